@@ -81,8 +81,9 @@ def check_home_options(options: Mapping[str, Any]) -> None:
         if own not in known:
             raise InvalidArgument(
                 f"options.{name}: is not an option of {home}; expected {', '.join(sorted(known))}",
-                hint=nearest(own, sorted(known)), params={"field": f"options.{name}"},
-            )  # fmt: skip
+                hint=nearest(own, sorted(known)),
+                params={"field": f"options.{name}"},
+            )
 
 
 def options_of(options: Mapping[str, Any], home: str, *prefixes: str) -> dict[str, str]:

@@ -13,10 +13,15 @@ from store.model.catalog_entries import is_another_table
 
 
 def look_at_table(
-    connector: Connector, namespace: str, name: str, known: frozenset[int] = frozenset(), full: bool = False,
-    identity: tuple[int, str] | None = None, only: frozenset[int] | None = None,
+    connector: Connector,
+    namespace: str,
+    name: str,
+    known: frozenset[int] = frozenset(),
+    full: bool = False,
+    identity: tuple[int, str] | None = None,
+    only: frozenset[int] | None = None,
     current: tuple[int, str | None] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Describes a table, its snapshots and their schemas in the form that `Discovery.store` takes.
 
     Args:
@@ -56,17 +61,24 @@ def look_at_table(
         for h, s in schemas.items()
     }
     return {
-        "schema": namespace, "name": name, "table_id": described.table_id, "location": described.location,
-        "schema_hash": described.schema.hash, "schemas": columns,
+        "schema": namespace,
+        "name": name,
+        "table_id": described.table_id,
+        "location": described.location,
+        "schema_hash": described.schema.hash,
+        "schemas": columns,
         "snapshots": [_snapshot(s) for s in listing.snapshots],
-        "live_snapshot_ids": sorted(listing.live_snapshot_ids), "current_snapshot_id": listing.current_snapshot_id,
+        "live_snapshot_ids": sorted(listing.live_snapshot_ids),
+        "current_snapshot_id": listing.current_snapshot_id,
         "identities": identities,
-        "partition_keys": list(described.partition_keys), "properties": mask(described.properties),
-        "metadata_location": described.metadata_location, "format_schema": described.format_schema,
+        "partition_keys": list(described.partition_keys),
+        "properties": mask(described.properties),
+        "metadata_location": described.metadata_location,
+        "format_schema": described.format_schema,
         "description": described.description or described.properties.get("comment"),
         "comments": dict(described.comments or comments_in(described.format_schema)),
         "constraints": [[c.kind, c.name, list(c.columns), c.clause] for c in described.constraints],
-    }  # fmt: skip
+    }
 
 
 def _listed(
@@ -99,8 +111,13 @@ def _with_former(
 
 def _snapshot(snapshot: Snapshot) -> dict[str, Any]:
     return {
-        "snapshot_id": snapshot.snapshot_id, "ordinal": snapshot.ordinal, "schema_hash": snapshot.schema.hash,
-        "parent_snapshot_id": snapshot.parent_snapshot_id, "sequence_number": snapshot.sequence_number,
-        "committed_at": snapshot.committed_at and snapshot.committed_at.isoformat(), "operation": snapshot.operation,
-        "manifest_list": snapshot.manifest_list, "summary": snapshot.summary,
-    }  # fmt: skip
+        "snapshot_id": snapshot.snapshot_id,
+        "ordinal": snapshot.ordinal,
+        "schema_hash": snapshot.schema.hash,
+        "parent_snapshot_id": snapshot.parent_snapshot_id,
+        "sequence_number": snapshot.sequence_number,
+        "committed_at": snapshot.committed_at and snapshot.committed_at.isoformat(),
+        "operation": snapshot.operation,
+        "manifest_list": snapshot.manifest_list,
+        "summary": snapshot.summary,
+    }

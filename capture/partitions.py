@@ -78,8 +78,9 @@ def paths_in(files: pa.Table, wanted: Sequence[Partition], types: Mapping[str, L
         more = f" and {len(partitions_found) - _SHOWN} more" if len(partitions_found) > _SHOWN else ""
         raise NotFound(
             f'no file of "{table}" is in {json.dumps([dict(each) for each in wanted[:_SHOWN]], ensure_ascii=False)}',
-            code="UNKNOWN_PARTITION", hint=f"its partitions are {shown}{more}",
-        )  # fmt: skip
+            code="UNKNOWN_PARTITION",
+            hint=f"its partitions are {shown}{more}",
+        )
     return paths
 
 

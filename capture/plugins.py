@@ -50,9 +50,10 @@ class Plugins:
             field, names = field or self.field, sorted(self.known)
             raise InvalidArgument(
                 f'{field}: "{name}" is not a {self.noun}; expected one of {", ".join(names)}',
-                hint=nearest(str(name).lower(), names), code=self.code,
+                hint=nearest(str(name).lower(), names),
+                code=self.code,
                 params={"field": field, "expected": "|".join(names), "actual": str(name)},
-            )  # fmt: skip
+            )
         return name
 
     def load(self, name: str) -> Any:

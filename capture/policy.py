@@ -127,9 +127,13 @@ def _word(text: str) -> str:
 
 
 _READ: Final[Mapping[str, Callable[[str], Any]]] = {
-    "max_age": _duration, "changed": _share, "min_interval": _duration, "columns": _word, "wide": int,
+    "max_age": _duration,
+    "changed": _share,
+    "min_interval": _duration,
+    "columns": _word,
+    "wide": int,
     "max_snapshots_behind": _count,
-}  # fmt: skip
+}
 _HALF: Final = 0.5  # share of changed rows at which a new snapshot does not wait
 assert set(_READ) == {f.name for f in fields(Rules)}
 

@@ -87,9 +87,10 @@ class Registry:
             detail = f"no capture result: {last.detail}" if last.detail else "no capture result"
             return CaptureResult(Outcome.UNCAPTURABLE, last.engine_id, detail)
         reasons = dict.fromkeys(
-            reason.removeprefix("target unsupported: ") for engine in self.engines
+            reason.removeprefix("target unsupported: ")
+            for engine in self.engines
             if (reason := _mismatch(engine, request))
-        )  # fmt: skip
+        )
         detail = "target unsupported" + (f": {'; '.join(reasons)}" if reasons else "")
         return CaptureResult(Outcome.UNCAPTURABLE, "", detail)
 
@@ -150,7 +151,7 @@ class _Guard:
 
     def put(
         self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False, checked: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         names = ["table_catalog", "table_schema", "table_name", "snapshot_id"]
         if absent := set(names) - set(rows.column_names):
             raise InvalidArgument(f"rows of {flight} lack {', '.join(sorted(absent))}")

@@ -94,9 +94,12 @@ class CaptureSpec:
     def json(self) -> Mapping[str, Any]:
         """JSON object that `spec_body.parse_spec` reads; without `partitions`, `budget` and `engine` when empty."""
         body: dict[str, Any] = {
-            "target": self.target.to_json(), "kinds": sorted(self.kinds), "sampling": str(self.sampling),
-            "column_selectors": sorted(self.column_selectors), "latency_budget_ms": self.latency_budget_ms,
-        }  # fmt: skip
+            "target": self.target.to_json(),
+            "kinds": sorted(self.kinds),
+            "sampling": str(self.sampling),
+            "column_selectors": sorted(self.column_selectors),
+            "latency_budget_ms": self.latency_budget_ms,
+        }
         if self.partitions:
             body["partitions"] = [dict(partition) for partition in self.partitions]
         if self.budget is not None:
@@ -114,10 +117,16 @@ def value_text(value: Any) -> str | None:
 # Kinds of statistics that a record holds.
 
 _FIELDS_OF: Final = {
-    "ROW_COUNT": ("row_count",), "FILE_COUNT": ("data_file_count",), "TOTAL_BYTES": ("total_size_bytes",),
-    "NULL_COUNT": ("null_count",), "NAN_COUNT": ("nan_count",), "NDV": ("ndv",), "WIDTH": ("avg_width_bytes",),
-    "MIN_MAX": ("min", "max"), "MOMENTS": ("mean",),
-}  # fmt: skip
+    "ROW_COUNT": ("row_count",),
+    "FILE_COUNT": ("data_file_count",),
+    "TOTAL_BYTES": ("total_size_bytes",),
+    "NULL_COUNT": ("null_count",),
+    "NAN_COUNT": ("nan_count",),
+    "NDV": ("ndv",),
+    "WIDTH": ("avg_width_bytes",),
+    "MIN_MAX": ("min", "max"),
+    "MOMENTS": ("mean",),
+}
 _OF_VALUES: Final = frozenset({"MIN_MAX", "WIDTH", "MOMENTS"})  # kinds that a column without values has none of
 _OF_TYPES: Final = {"HISTOGRAM": NUMERIC, "MOMENTS": MEASURED}  # kinds that only some types have
 

@@ -16,13 +16,21 @@ MAX_PARTITIONS: Final = 10_000
 _Limit = Annotated[int, Meta(gt=0, le=2**63 - 1, title="is not a limit", description="a whole number > 0")]
 _Seconds = Annotated[float, Meta(gt=0, lt=2**63, title="is not a limit", description="a number of seconds > 0")]
 _Words = Annotated[tuple[str, ...], Meta(title="must be a list of strings", description="a list")]
-_Value = Annotated[str | int | float | bool | None, Meta(
-    title="is not a value", description="a string, number, boolean or null")]  # fmt: skip
-_Partition = Annotated[dict[str, _Value], Meta(
-    min_length=1, title="is not a partition", description='{"field": value, …}')]  # fmt: skip
-Partitions = Annotated[list[_Partition], Meta(
-    min_length=1, max_length=MAX_PARTITIONS, title="must be a list of partitions",
-    description=f'[{{"field": value, …}}, …], at most {MAX_PARTITIONS}')]  # fmt: skip
+_Value = Annotated[
+    str | int | float | bool | None, Meta(title="is not a value", description="a string, number, boolean or null")
+]
+_Partition = Annotated[
+    dict[str, _Value], Meta(min_length=1, title="is not a partition", description='{"field": value, …}')
+]
+Partitions = Annotated[
+    list[_Partition],
+    Meta(
+        min_length=1,
+        max_length=MAX_PARTITIONS,
+        title="must be a list of partitions",
+        description=f'[{{"field": value, …}}, …], at most {MAX_PARTITIONS}',
+    ),
+]
 
 
 class Limits(Struct):
@@ -47,8 +55,9 @@ class SpecBody(Struct):
     column_selectors: _Words | None = None
     sampling: Sampling | LimitedSampling | None = None
     partitions: Partitions | None = None
-    latency_budget_ms: Annotated[int, Meta(
-        ge=0, lt=2**31, title="must be milliseconds ≥ 0", description="an integer")] | None = None  # fmt: skip
+    latency_budget_ms: (
+        Annotated[int, Meta(ge=0, lt=2**31, title="must be milliseconds ≥ 0", description="an integer")] | None
+    ) = None
 
     def spec(self, where: str, engine: Engine | None = None, limits: Limits | None = None) -> CaptureSpec:
         """The capture.
@@ -63,8 +72,13 @@ class SpecBody(Struct):
         """
         for kind in self.kinds or ():
             if kind not in KINDS:
-                raise InvalidField(f"{where}.kinds", "unknown kind", expected=" | ".join(KINDS), actual=kind,
-                                   hint=nearest(kind, list(KINDS)))  # fmt: skip
+                raise InvalidField(
+                    f"{where}.kinds",
+                    "unknown kind",
+                    expected=" | ".join(KINDS),
+                    actual=kind,
+                    hint=nearest(kind, list(KINDS)),
+                )
         target = Target.table() if self.target is None else Target.parse(self.target)
         if isinstance(self.sampling, LimitedSampling):
             method, limits = self.sampling.method, self.sampling
@@ -82,9 +96,15 @@ class SpecBody(Struct):
         if self.partitions and method is not Sampling.NONE:
             raise InvalidField(f"{where}.sampling", "is not for partitions", expected="NONE", actual=method)
         return CaptureSpec(
-            target, frozenset(self.kinds or ()), self.column_selectors or (), method, budget,
-            _distinct(self.partitions) if self.partitions else (), self.latency_budget_ms, engine,
-        )  # fmt: skip
+            target,
+            frozenset(self.kinds or ()),
+            self.column_selectors or (),
+            method,
+            budget,
+            _distinct(self.partitions) if self.partitions else (),
+            self.latency_budget_ms,
+            engine,
+        )
 
 
 class StoredSpec(SpecBody, forbid_unknown_fields=False):

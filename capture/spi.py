@@ -229,7 +229,7 @@ class Sink(Protocol):
 
     def put(
         self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False, checked: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Adds rows of a `stats.*` flight.
 
         Args:
@@ -255,9 +255,12 @@ class Sink(Protocol):
         """
 
     def stored(
-        self, flight: str, table: TableHandle, columns: Sequence[str] | None = None,
+        self,
+        flight: str,
+        table: TableHandle,
+        columns: Sequence[str] | None = None,
         column_ids: Sequence[int] | None = None,
-    ) -> pa.Table:  # fmt: skip
+    ) -> pa.Table:
         """Stored rows of a `stats.*` flight of the table: the newest of each target from captures of snapshots with the
         same schema; if there are none, from those of all snapshots.
 

@@ -55,7 +55,7 @@ class StoreSink(Sink):
 
     def put(
         self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False, checked: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         mode = PutMode.FILL if extra else PutMode.REPLACE_SNAPSHOT if whole else PutMode.CAPTURE
         prepared = validation.prepare(FLIGHTS[flight], rows, clamp=True, checked=checked)
         self._rows.setdefault((flight, mode), []).append(prepared)
@@ -64,9 +64,12 @@ class StoreSink(Sink):
         return False  # always put all rows
 
     def stored(
-        self, flight: str, table: TableHandle, columns: Sequence[str] | None = None,
+        self,
+        flight: str,
+        table: TableHandle,
+        columns: Sequence[str] | None = None,
         column_ids: Sequence[int] | None = None,
-    ) -> pa.Table:  # fmt: skip
+    ) -> pa.Table:
         entry = self._store.catalog.find((table.catalog, table.schema, table.name))
         captured = set() if entry is None else self._store.captured_snapshots(entry)
         if entry is None or not captured:
@@ -122,10 +125,17 @@ class LocalStore:
         self.database.close()
 
     def capture(
-        self, connector: Connector, catalog: str, schema: str, name: str, *, snapshot_id: int | None = None,
-        targets: Iterable[Target] | None = None, progress: Callable[[float, str], bool | None] | None = None,
+        self,
+        connector: Connector,
+        catalog: str,
+        schema: str,
+        name: str,
+        *,
+        snapshot_id: int | None = None,
+        targets: Iterable[Target] | None = None,
+        progress: Callable[[float, str], bool | None] | None = None,
         **spec: Any,
-    ) -> list[CaptureResult]:  # fmt: skip
+    ) -> list[CaptureResult]:
         """Captures a table and publishes its statistics in one transaction; one result per target, in their order.
 
         Args:
@@ -196,8 +206,13 @@ def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapsho
     """
     schema = pa.schema([field for field in FLIGHTS[flight].schema if field.name not in COMPUTED])
     catalog, namespace, name = table.name
-    key = {"table_catalog": catalog, "table_schema": namespace, "table_name": name, "table_id": table.table_id,
-           "snapshot_id": snapshot_id}  # fmt: skip
+    key = {
+        "table_catalog": catalog,
+        "table_schema": namespace,
+        "table_name": name,
+        "table_id": table.table_id,
+        "snapshot_id": snapshot_id,
+    }
     parts = []
     with store.database.reading() as cursor:
         for family in _FAMILIES.get(flight, (flight,)):
@@ -206,9 +221,12 @@ def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapsho
     tables = []
     for part in parts:
         columns = [
-            pa.repeat(pa.scalar(key[f.name], f.type), len(part)) if f.name in key
-            else part[f.name].cast(f.type) if f.name in part.column_names else pa.nulls(len(part), f.type)
+            pa.repeat(pa.scalar(key[f.name], f.type), len(part))
+            if f.name in key
+            else part[f.name].cast(f.type)
+            if f.name in part.column_names
+            else pa.nulls(len(part), f.type)
             for f in schema
-        ]  # fmt: skip
+        ]
         tables.append(pa.table(columns, schema))
     return pa.concat_tables(tables)

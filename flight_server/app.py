@@ -71,9 +71,11 @@ class App:
     """
 
     def __init__(
-        self, settings: Settings, functions: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
+        self,
+        settings: Settings,
+        functions: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
         join: Callable[[Path], tuple[Database, Role]] = alone,
-    ):  # fmt: skip
+    ):
         self.settings = settings
         self.started = time.time()
         path = settings.checks
@@ -115,9 +117,15 @@ class App:
             ResolvePlane(self.captures), settings.sync_enabled, settings.sync_budget_ms, settings.max_sync_budget_ms
         )
         self.auto = AutoAnalyze(
-            self.database, self.catalog, self.jobs, self.usage, self.lakes, self.captures, settings.auto_analyze,
+            self.database,
+            self.catalog,
+            self.jobs,
+            self.usage,
+            self.lakes,
+            self.captures,
+            settings.auto_analyze,
             settings.auto_analyze_seconds,
-        )  # fmt: skip
+        )
         self.lakes.on_discovered = self.auto.review
         self.watch = Watch(self.lakes, self.queue, self._connected, self._watch_interval)
         self.publishing = Publishing(self.database, self.catalog, self.lakes, self.queue)

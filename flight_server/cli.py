@@ -119,9 +119,12 @@ def _of_all() -> list[click.Parameter]:
 
 def _flag(names: list[str], act: Callable[[], None], help: str) -> click.Option:
     return click.Option(
-        names, is_flag=True, expose_value=False, callback=lambda _context, _option, given: act() if given else None,
+        names,
+        is_flag=True,
+        expose_value=False,
+        callback=lambda _context, _option, given: act() if given else None,
         help=help,
-    )  # fmt: skip
+    )
 
 
 def _print_version() -> None:
@@ -132,10 +135,13 @@ def _print_version() -> None:
 
 
 app = Commands(
-    "statflight", help=HELP, context_settings=_CONTEXT, no_args_is_help=True,
+    "statflight",
+    help=HELP,
+    context_settings=_CONTEXT,
+    no_args_is_help=True,
     commands=cast(Any, dict.fromkeys(COMMANDS)),  # their names are suggested for a misspelt one
     params=[*_of_all(), _flag(["--version"], _print_version, "Print the version.")],
-)  # fmt: skip
+)
 
 
 def main() -> NoReturn:

@@ -9,9 +9,21 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 COLUMN_FIELDS: Final = (
-    "logical_type", "null_count", "ndv", "ndv_exact", "min", "max", "min_is_exact", "max_is_exact", "avg_width_bytes",
-    "max_width_bytes", "nan_count", "freshness", "completeness", "distribution_freshness",
-)  # fmt: skip
+    "logical_type",
+    "null_count",
+    "ndv",
+    "ndv_exact",
+    "min",
+    "max",
+    "min_is_exact",
+    "max_is_exact",
+    "avg_width_bytes",
+    "max_width_bytes",
+    "nan_count",
+    "freshness",
+    "completeness",
+    "distribution_freshness",
+)
 """Columns of `stats.columns` that `of_column` needs."""
 TABLE_FIELDS: Final = ("row_count", "freshness", "completeness")
 """Columns of `stats.tables` that `of_table` needs."""

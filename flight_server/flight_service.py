@@ -81,14 +81,27 @@ class _Answering:
     """
 
     __slots__ = (
-        "_action", "_context", "_counted", "_entered", "_headers", "_lock", "_method", "_metrics", "_started", "caller",
+        "_action",
+        "_context",
+        "_counted",
+        "_entered",
+        "_headers",
+        "_lock",
+        "_method",
+        "_metrics",
+        "_started",
+        "caller",
         "correlation_id",
-    )  # fmt: skip
+    )
 
     def __init__(
-        self, metrics: Metrics | None, context: flight.ServerCallContext, headers: dict[str, list[str | bytes]],
-        method: str, action: str,
-    ):  # fmt: skip
+        self,
+        metrics: Metrics | None,
+        context: flight.ServerCallContext,
+        headers: dict[str, list[str | bytes]],
+        method: str,
+        action: str,
+    ):
         self._started = time.perf_counter()
         self._metrics, self._context, self._headers = metrics, context, headers
         self._method, self._action, self._counted, self.caller = method, action, False, ""
@@ -158,9 +171,13 @@ class StatflightServer(flight.FlightServerBase):
     """Every method checks size, caller and command, in this order, and raises only what `status.to_flight` makes."""
 
     def __init__(
-        self, app: App, authenticator: Authenticator | Guard, location: str, sql: LazyEndpoint | None = None,
+        self,
+        app: App,
+        authenticator: Authenticator | Guard,
+        location: str,
+        sql: LazyEndpoint | None = None,
         **options: Any,
-    ):  # fmt: skip
+    ):
         self._arrivals = _Arrivals(authenticator)
         super().__init__(location, NoHandshake(), middleware={"headers": self._arrivals}, **options)
         self.app, self.authenticator = app, authenticator
@@ -263,9 +280,12 @@ class StatflightServer(flight.FlightServerBase):
                 yield batch
 
     def do_put(
-        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,
-        reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter,
-    ) -> None:  # fmt: skip
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
         with self._answering(context, "DoPut") as call, ingest.freed_if_refused():
             caller, command = self._caller(call), descriptor.command
             if command is not None and flight_sql.is_command(command):
@@ -279,9 +299,12 @@ class StatflightServer(flight.FlightServerBase):
                 raise Cancelled("the caller disconnected before the answer to its put") from None
 
     def _put(
-        self, call: _Answering, caller: Principal, descriptor: flight.FlightDescriptor,
+        self,
+        call: _Answering,
+        caller: Principal,
+        descriptor: flight.FlightDescriptor,
         reader: flight.MetadataRecordBatchReader,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """Stores the rows of a put or adds them to a draft; returns the answer."""
         request = ingest.parse_put(descriptor)
         if request.draft is None:
@@ -298,8 +321,9 @@ class StatflightServer(flight.FlightServerBase):
         own = None if given is None else json.dumps([caller.name, given])  # callers do not know each other's keys
         counts = self.app.store.put([put], idempotency_key=own)
         answer = counts._asdict()
-        audit_log.write("DoPut", caller.name, call.correlation_id, flight=request.flight.name,
-                        mode=str(request.mode), **answer)  # fmt: skip
+        audit_log.write(
+            "DoPut", caller.name, call.correlation_id, flight=request.flight.name, mode=str(request.mode), **answer
+        )
         if self.metrics is not None:
             self.metrics.put(request.flight.name, counts)
         return answer

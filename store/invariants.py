@@ -100,10 +100,14 @@ def _column(connection: Connection, sql: str) -> list[int | None]:
 
 def _names(connection: Connection, found: Sequence[int | None]) -> str:
     keys = sorted({key for key in found if key is not None})
-    named = dict(execute(
-        connection, "SELECT table_key, concat_ws('.', table_catalog, table_schema, table_name) FROM tables"
-        " WHERE table_key IN (SELECT key FROM {keys})", keys=keys_table(keys[:_NAMED]),
-    ))  # fmt: skip
+    named = dict(
+        execute(
+            connection,
+            "SELECT table_key, concat_ws('.', table_catalog, table_schema, table_name) FROM tables"
+            " WHERE table_key IN (SELECT key FROM {keys})",
+            keys=keys_table(keys[:_NAMED]),
+        )
+    )
     more = [f"{len(keys) - _NAMED} more"] if len(keys) > _NAMED else []
     return ", ".join([*(named.get(key, f"table_key {key}") for key in keys[:_NAMED]), *more])
 
@@ -179,24 +183,45 @@ def checks() -> Sequence[Check]:
         Check("tables: several of one name", _twice(live, "table_catalog", "table_schema", "table_name"), RESTORE),
         Check("tables: the current snapshot is not registered", _unregistered(live, "current_snapshot_id"), RESTORE),
         Check("snapshots: several of one id", _twice("snapshots", "table_key", "snapshot_id"), RESTORE),
-        Check("snapshots: another schema key than the schema gives", "SELECT table_key FROM snapshots"
-              f" WHERE schema_key IS DISTINCT FROM {schema_key_sql('snapshots')}", RESTORE),
+        Check(
+            "snapshots: another schema key than the schema gives",
+            f"SELECT table_key FROM snapshots WHERE schema_key IS DISTINCT FROM {schema_key_sql('snapshots')}",
+            RESTORE,
+        ),
         Check("column_ids: several of one name", _twice("column_ids", "table_key", "column_name"), RESTORE),
         Check("jobs: several of one id", _twice("jobs", "job_id"), RESTORE),
         Check("jobs: unknown state", f"SELECT table_key FROM jobs WHERE state NOT IN {(*ACTIVE, *ENDED)}", RESTORE),
         Check("idempotency: several answers to one key", _twice("idempotency", "key"), RESTORE),
-        Check("file_snapshots: several listings of one snapshot",
-              _twice("file_snapshots", "table_key", "family", "snapshot_id"), CAPTURE),
-        Check("file_snapshots: several listings at one position",
-              _twice("file_snapshots", "table_key", "family", "pos"), CAPTURE),
+        Check(
+            "file_snapshots: several listings of one snapshot",
+            _twice("file_snapshots", "table_key", "family", "snapshot_id"),
+            CAPTURE,
+        ),
+        Check(
+            "file_snapshots: several listings at one position",
+            _twice("file_snapshots", "table_key", "family", "pos"),
+            CAPTURE,
+        ),
         Check("file_snapshots: the span of a listing is another", _listed, CAPTURE),
         Check("staged_listings: several of one table", _twice("staged_listings", "table_key", "family"), CAPTURE),
-        Check("staged_listings: a snapshot has the position", "SELECT table_key FROM staged_listings"
-              " SEMI JOIN file_snapshots USING (table_key, family, pos)", CAPTURE),
-    ]  # fmt: skip
+        Check(
+            "staged_listings: a snapshot has the position",
+            "SELECT table_key FROM staged_listings SEMI JOIN file_snapshots USING (table_key, family, pos)",
+            CAPTURE,
+        ),
+    ]
     physical = [(table, flight) for flight in BY_SNAPSHOT for table in parts(flight)] + [(t, f) for f, t in files]
-    referring = ("schemas", "table_columns", "column_ids", "table_constraints", "snapshots", "identities",
-                 "file_snapshots", "checks", "publications")  # fmt: skip
+    referring = (
+        "schemas",
+        "table_columns",
+        "column_ids",
+        "table_constraints",
+        "snapshots",
+        "identities",
+        "file_snapshots",
+        "checks",
+        "publications",
+    )
     found += [
         Check(
             f"{table}: rows of no table",
@@ -212,46 +237,80 @@ def checks() -> Sequence[Check]:
     ]
     for flight, stored in BY_SNAPSHOT.items():
         columns = ("table_key", "snapshot_id", *IDENTITY[flight])
-        found.append(Check(f"{stored}: several records of one target at one snapshot", _twice(stored, *columns),
-                            CAPTURE))  # fmt: skip
+        found.append(
+            Check(f"{stored}: several records of one target at one snapshot", _twice(stored, *columns), CAPTURE)
+        )
     for flight in BY_SNAPSHOT:
         stored, target = BY_SNAPSHOT[flight], ", ".join(("table_key", *IDENTITY[flight]))
         both = " UNION ALL ".join(f"SELECT * FROM {table}" for table in parts(flight))
         found += [
-            Check(f"{stored}: spans of one target overlap", "SELECT table_key FROM (SELECT table_key, from_ord,"
-                  f" max(to_ord) OVER (PARTITION BY {target}, schema_key ORDER BY from_ord, to_ord ROWS BETWEEN"
-                  f" UNBOUNDED PRECEDING AND 1 PRECEDING) AS until FROM ({both}) WHERE from_ord < to_ord)"
-                  " WHERE from_ord < until", CAPTURE),
-            Check(f"{stored}: a row has another span, part or distribution than its records give",
-                  _spanned(flight), CAPTURE),
-        ]  # fmt: skip
+            Check(
+                f"{stored}: spans of one target overlap",
+                "SELECT table_key FROM (SELECT table_key, from_ord,"
+                f" max(to_ord) OVER (PARTITION BY {target}, schema_key ORDER BY from_ord, to_ord ROWS BETWEEN"
+                f" UNBOUNDED PRECEDING AND 1 PRECEDING) AS until FROM ({both}) WHERE from_ord < to_ord)"
+                " WHERE from_ord < until",
+                CAPTURE,
+            ),
+            Check(
+                f"{stored}: a row has another span, part or distribution than its records give",
+                _spanned(flight),
+                CAPTURE,
+            ),
+        ]
     for flight in GROUPED:
         some = " OR ".join(f"{own(name)} IS NOT NULL" for name in DISTRIBUTION)
         found += [
-            check for table in parts(flight) for check in (
-                Check(f"{table}: the distribution's snapshot is not registered",
-                      _unregistered(table, "distribution_snapshot_id"), CAPTURE),
-                Check(f"{table}: own_ columns of a row that is served with its own distribution",
-                      f"SELECT table_key FROM {table} WHERE distribution_snapshot_id = snapshot_id AND ({some})",
-                      CAPTURE),
+            check
+            for table in parts(flight)
+            for check in (
+                Check(
+                    f"{table}: the distribution's snapshot is not registered",
+                    _unregistered(table, "distribution_snapshot_id"),
+                    CAPTURE,
+                ),
+                Check(
+                    f"{table}: own_ columns of a row that is served with its own distribution",
+                    f"SELECT table_key FROM {table} WHERE distribution_snapshot_id = snapshot_id AND ({some})",
+                    CAPTURE,
+                ),
             )
-        ]  # fmt: skip
-        found.append(Check(f"{BY_SNAPSHOT[flight]}: the values of a distribution are not those of its record",
-                           _served(flight), CAPTURE))  # fmt: skip
+        ]
+        found.append(
+            Check(
+                f"{BY_SNAPSHOT[flight]}: the values of a distribution are not those of its record",
+                _served(flight),
+                CAPTURE,
+            )
+        )
     for family, table in files:
-        listings = f"(SELECT table_key, pos FROM file_snapshots WHERE family = '{family}'" \
-                   f" UNION ALL SELECT table_key, pos FROM staged_listings WHERE family = '{family}')"  # fmt: skip
+        listings = (
+            f"(SELECT table_key, pos FROM file_snapshots WHERE family = '{family}'"
+            f" UNION ALL SELECT table_key, pos FROM staged_listings WHERE family = '{family}')"
+        )
         newest = f"(SELECT table_key, max(pos) AS pos FROM {listings} GROUP BY ALL)"
         target = ", ".join(("table_key", *IDENTITY[family]))
         found += [
             Check(f"{table}: empty spans", f"SELECT table_key FROM {table} WHERE from_pos >= to_pos", CAPTURE),
-            Check(f"{table}: spans of one file overlap", "SELECT table_key FROM (SELECT table_key, from_pos,"
-                  f" max(to_pos) OVER (PARTITION BY {target} ORDER BY from_pos, to_pos ROWS BETWEEN"
-                  f" UNBOUNDED PRECEDING AND 1 PRECEDING) AS until FROM {table}) WHERE from_pos < until", CAPTURE),
-            Check(f"{table}: spans without a listing", f"SELECT r.table_key FROM {table} r ANTI JOIN {listings} f"
-                  " ON f.table_key = r.table_key AND f.pos >= r.from_pos AND f.pos < r.to_pos", CAPTURE),
-            Check(f"{table}: spans that end before or after the newest listing", "SELECT r.table_key"
-                  f" FROM {table} r JOIN {newest} f USING (table_key) WHERE (r.to_pos > f.pos)"
-                  f" <> (r.to_pos = {OPEN_END})", CAPTURE),
-        ]  # fmt: skip
+            Check(
+                f"{table}: spans of one file overlap",
+                "SELECT table_key FROM (SELECT table_key, from_pos,"
+                f" max(to_pos) OVER (PARTITION BY {target} ORDER BY from_pos, to_pos ROWS BETWEEN"
+                f" UNBOUNDED PRECEDING AND 1 PRECEDING) AS until FROM {table}) WHERE from_pos < until",
+                CAPTURE,
+            ),
+            Check(
+                f"{table}: spans without a listing",
+                f"SELECT r.table_key FROM {table} r ANTI JOIN {listings} f"
+                " ON f.table_key = r.table_key AND f.pos >= r.from_pos AND f.pos < r.to_pos",
+                CAPTURE,
+            ),
+            Check(
+                f"{table}: spans that end before or after the newest listing",
+                "SELECT r.table_key"
+                f" FROM {table} r JOIN {newest} f USING (table_key) WHERE (r.to_pos > f.pos)"
+                f" <> (r.to_pos = {OPEN_END})",
+                CAPTURE,
+            ),
+        ]
     return found

@@ -75,9 +75,17 @@ class StagedListing:
     """
 
     def __init__(
-        self, catalog: Catalog, family: str, first: pa.Table, table_key: int | None, generation: int, *,
-        whole: bool = False, base: Listing | None = None, is_cancelled: Callable[[], bool] | None = None,
-    ):  # fmt: skip
+        self,
+        catalog: Catalog,
+        family: str,
+        first: pa.Table,
+        table_key: int | None,
+        generation: int,
+        *,
+        whole: bool = False,
+        base: Listing | None = None,
+        is_cancelled: Callable[[], bool] | None = None,
+    ):
         self._catalog, self._database, self.family, self.first = catalog, catalog.database, family, first
         self.table_key, self.is_new, self._generation = table_key or 0, not table_key, generation
         self.whole, self._base, self._is_cancelled = whole, base, is_cancelled
@@ -213,9 +221,12 @@ class StagedListing:
             unchanged, replaced, repeated = (int(x.sum()) for x in (own & ~other, own & other, again & ~other))
         rows = staged.rows.filter(pa.array(~done)) if done.any() else staged.rows  # a filter copies them
         staged.insert(
-            connection, self._physical, rows.drop_columns(["snapshot_id"]),
-            self._generation + (mode is PutMode.FILL), {"from_pos": self._pos, "to_pos": OPEN_END},
-        )  # fmt: skip
+            connection,
+            self._physical,
+            rows.drop_columns(["snapshot_id"]),
+            self._generation + (mode is PutMode.FILL),
+            {"from_pos": self._pos, "to_pos": OPEN_END},
+        )
         created = staged.rows.num_rows - unchanged - replaced - repeated
         return _Merged(Counts(staged.received, created, unchanged, replaced), carried, near)
 
@@ -301,9 +312,11 @@ class StagedListing:
         def end_some(connection: Connection) -> int:
             self._check(connection)
             ((count,),) = execute(
-                connection, f"UPDATE {self._physical} SET to_pos = {self._pos} WHERE rowid IN (SELECT rowid FROM"
-                f" {self._physical} t WHERE {self._earlier} AND {self._file} {among} LIMIT {_TIDY_ROWS})", ended=ended,
-            )  # fmt: skip
+                connection,
+                f"UPDATE {self._physical} SET to_pos = {self._pos} WHERE rowid IN (SELECT rowid FROM"
+                f" {self._physical} t WHERE {self._earlier} AND {self._file} {among} LIMIT {_TIDY_ROWS})",
+                ended=ended,
+            )
             return int(count)
 
         while self._write(end_some) == _TIDY_ROWS:

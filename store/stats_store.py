@@ -114,9 +114,11 @@ class DuckDBStatsStore(StatsStore):
                 listing.close()
 
     def stage(
-        self, puts: Sequence[Put], bases: Mapping[int, Listing] = MappingProxyType({}),
+        self,
+        puts: Sequence[Put],
+        bases: Mapping[int, Listing] = MappingProxyType({}),
         is_cancelled: Callable[[], bool] | None = None,
-    ) -> StagedListing | None:  # fmt: skip
+    ) -> StagedListing | None:
         """Begins to store the rows of one family in pieces, without any of them.
 
         Args:
@@ -140,16 +142,27 @@ class DuckDBStatsStore(StatsStore):
         if (whole and family == "file_sketches") or (entry is None and self.require_registered_tables):
             return None
         listing = StagedListing(
-            self.catalog, family, puts[0].rows.slice(0, 1), None if entry is None else entry.table_key,
+            self.catalog,
+            family,
+            puts[0].rows.slice(0, 1),
+            None if entry is None else entry.table_key,
             self._next_generation(2),
-            whole=whole, base=bases.get(snapshot_id), is_cancelled=is_cancelled,
-        )  # fmt: skip
+            whole=whole,
+            base=bases.get(snapshot_id),
+            is_cancelled=is_cancelled,
+        )
         return listing if listing.begin() else None
 
     def put_in(
-        self, connection: Connection, puts: Sequence[Put], idempotency_key: str | None = None, content: str = "",
-        staged: Sequence[StagedListing] = (), counts: Counts = _NONE, marks: Marks = MappingProxyType({}),
-    ) -> Counts:  # fmt: skip
+        self,
+        connection: Connection,
+        puts: Sequence[Put],
+        idempotency_key: str | None = None,
+        content: str = "",
+        staged: Sequence[StagedListing] = (),
+        counts: Counts = _NONE,
+        marks: Marks = MappingProxyType({}),
+    ) -> Counts:
         """`put` inside the writer's transaction.
 
         Args:
@@ -170,8 +183,9 @@ class DuckDBStatsStore(StatsStore):
             counts += self._store(connection, put, generation, new_tables, places, marks)
         if idempotency_key is not None:
             now = datetime.now(UTC)
-            connection.execute("DELETE FROM idempotency WHERE epoch(?::TIMESTAMPTZ) - epoch(stored_at) > ?",
-                               [now, IDEMPOTENCY_SECONDS])  # fmt: skip
+            connection.execute(
+                "DELETE FROM idempotency WHERE epoch(?::TIMESTAMPTZ) - epoch(stored_at) > ?", [now, IDEMPOTENCY_SECONDS]
+            )
             answer = json.dumps(counts._asdict())
             connection.execute("INSERT INTO idempotency VALUES (?, ?, ?, ?)", [idempotency_key, content, answer, now])
         return counts
@@ -204,7 +218,7 @@ class DuckDBStatsStore(StatsStore):
         rows = pa.concat_tables(
             [part.select([name for name in _PLACED if name in part.column_names]) for part in parts],
             promote_options="default",
-        )  # fmt: skip
+        )
         reserved = {each.name: each.table_key for each in staged if each.is_new}
         rows = self._with_table_keys(connection, rows, new_tables, reserved)
         keys = rows["table_key"]
@@ -220,9 +234,14 @@ class DuckDBStatsStore(StatsStore):
         return keyed, seen
 
     def _store(
-        self, connection: Connection, put: Put, generation: int, new_tables: set[int],
-        places: Mapping[tuple[int, int], Place], marks: Marks,
-    ) -> Counts:  # fmt: skip
+        self,
+        connection: Connection,
+        put: Put,
+        generation: int,
+        new_tables: set[int],
+        places: Mapping[tuple[int, int], Place],
+        marks: Marks,
+    ) -> Counts:
         """Stores one put whose rows have `table_key`, for any number of tables."""
         rows, presence = put.rows, self.catalog.presence
         keys = rows["table_key"].unique().to_pylist()
@@ -339,8 +358,9 @@ class DuckDBStatsStore(StatsStore):
         with self.database.reading() as cursor:
             digests = cursor.execute(
                 f"SELECT role || ' ' || sketch_type || ' ' || sha256(data) FROM {source} AND t.storage_id = ?"
-                " ORDER BY 1", [*leading, target.storage_id],
-            ).fetchall()  # fmt: skip
+                " ORDER BY 1",
+                [*leading, target.storage_id],
+            ).fetchall()
         return [row[0] for row in digests]
 
     def rows(self, table: TableEntry, snapshot_id: int, flight: str) -> pa.Table:
@@ -358,9 +378,14 @@ class DuckDBStatsStore(StatsStore):
         return total
 
     def list(
-        self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None, *,
-        page_token: str = "", page_size: int = 1000,
-    ) -> Page:  # fmt: skip
+        self,
+        table: TableEntry,
+        snapshot_id: int,
+        kind: TargetKind | None = None,
+        *,
+        page_token: str = "",
+        page_size: int = 1000,
+    ) -> Page:
         total = self.count(table, snapshot_id, kind)
         records: Records = []
         with self.database.reading() as cursor:
@@ -372,9 +397,11 @@ class DuckDBStatsStore(StatsStore):
                 source, leading = rows_of(flight, table, snapshot_id)
                 named = f"{STORAGE_ID[flight].format('t')} AS storage_id, '{each}' AS target_kind"
                 page = query(
-                    cursor, f"SELECT * FROM (SELECT {named}, t.* FROM {source}) WHERE storage_id > ?"
-                    f" ORDER BY storage_id LIMIT {wanted}", [*leading, page_token],
-                )  # fmt: skip
+                    cursor,
+                    f"SELECT * FROM (SELECT {named}, t.* FROM {source}) WHERE storage_id > ?"
+                    f" ORDER BY storage_id LIMIT {wanted}",
+                    [*leading, page_token],
+                )
                 records += page.to_pylist()
         page = records[:page_size]
         return page, page[-1]["storage_id"] if len(records) > len(page) else "", total
@@ -412,8 +439,9 @@ def select_rows(flight: str) -> str:
     else:
         source, at = (
             f"{BY_SPAN[flight]} t JOIN file_snapshots f ON f.table_key = t.table_key AND f.family = '{flight}'"
-            " AND f.pos >= t.from_pos AND f.pos < t.to_pos", "f",
-        )  # fmt: skip
+            " AND f.pos >= t.from_pos AND f.pos < t.to_pos",
+            "f",
+        )
     return (
         f"SELECT {names}, {at}.snapshot_id, {values} FROM {source} JOIN {{places}} p ON p.table_key = {at}.table_key"
         f" AND p.snapshot_id = {at}.snapshot_id JOIN tables c ON c.table_key = t.table_key"

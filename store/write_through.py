@@ -113,9 +113,10 @@ class WriteThrough(Changes):
         tables = [table for table in self._store.tables() if self._store.captured_snapshots(table)]
         if tables and any(map(self._local.captured_snapshots, self._local.catalog.tables())):
             raise InvalidArgument(
-                f"the database and the store {self._name} both have statistics, and may differ", code="STORE",
+                f"the database and the store {self._name} both have statistics, and may differ",
+                code="STORE",
                 hint="start with a new database file, which is filled from the store; or with an empty store",
-            )  # fmt: skip
+            )
         count = sum(self._local.put(puts).received for puts in self._filled(tables))
         if count:
             log.info("filled the database with %s records of the store %s", f"{count:,}", self._name)

@@ -30,9 +30,11 @@ def _is_inherited(class_: ast.ClassDef, method: str, classes: dict[str, list[ast
 def _is_described(function: ast.FunctionDef) -> bool:
     """True for actions, described by their decorator, for overloads, and for setters."""
     names = {node.id for d in function.decorator_list for node in ast.walk(d) if isinstance(node, ast.Name)}
-    return "action" in names or "overload" in names or any(
-        isinstance(d, ast.Attribute) and d.attr == "setter" for d in function.decorator_list
-    )  # fmt: skip
+    return (
+        "action" in names
+        or "overload" in names
+        or any(isinstance(d, ast.Attribute) and d.attr == "setter" for d in function.decorator_list)
+    )
 
 
 def _missing(

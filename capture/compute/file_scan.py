@@ -23,14 +23,30 @@ from store.model.errors import StatflightError
 from store.model.logical_types import LogicalType
 from store.model.sketches import murmur3
 
-PARTIAL_SCHEMA: Final = pa.schema([
-    ("task", pa.int64()), ("column_id", pa.int64()), ("column_ids", pa.list_(pa.int64())), ("error", pa.string()),
-    ("size_bytes", pa.int64()), ("row_groups", pa.int64()),
-    ("row_count", pa.int64()), ("null_count", pa.int64()), ("nan_count", pa.int64()),
-    ("min", pa.string()), ("max", pa.string()), ("min_is_exact", pa.bool_()), ("max_is_exact", pa.bool_()),
-    ("mean", pa.float64()), ("stddev", pa.float64()), ("width_sum", pa.int64()), ("width_max", pa.int64()),
-    ("theta", pa.binary()), ("kll", pa.binary()), ("mcv", pa.binary()),
-])  # fmt: skip
+PARTIAL_SCHEMA: Final = pa.schema(
+    [
+        ("task", pa.int64()),
+        ("column_id", pa.int64()),
+        ("column_ids", pa.list_(pa.int64())),
+        ("error", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("row_groups", pa.int64()),
+        ("row_count", pa.int64()),
+        ("null_count", pa.int64()),
+        ("nan_count", pa.int64()),
+        ("min", pa.string()),
+        ("max", pa.string()),
+        ("min_is_exact", pa.bool_()),
+        ("max_is_exact", pa.bool_()),
+        ("mean", pa.float64()),
+        ("stddev", pa.float64()),
+        ("width_sum", pa.int64()),
+        ("width_max", pa.int64()),
+        ("theta", pa.binary()),
+        ("kll", pa.binary()),
+        ("mcv", pa.binary()),
+    ]
+)
 """`task` is the index of the task in its job; a row with an `error` has no statistics."""
 
 LOCAL: Final = "local"
@@ -130,9 +146,11 @@ def _columns(
 
 
 def _read(
-    task: ScanTask, reader: base.TaskReader, wanted: Sequence[ScanColumn],
+    task: ScanTask,
+    reader: base.TaskReader,
+    wanted: Sequence[ScanColumn],
     compute: Callable[[base.ColumnValues, LogicalType], Any],
-) -> Iterator[tuple[base.ColumnValues, Any, str]]:  # fmt: skip
+) -> Iterator[tuple[base.ColumnValues, Any, str]]:
     """Reads columns: each with what is computed of its values and type, or None and the error."""
     for found in reader.columns(wanted):
         result, error = None, found.error

@@ -27,9 +27,22 @@ from store.model.logical_types import HASHED, NUMERIC, Kind, LogicalType
 _FAN_IN: Final = 64  # parts merged at once; the error of quantiles grows with the depth of the tree
 _THETA_FAN_IN: Final = 8  # theta sketches are large; grouping does not change their union
 _MEASURES: Final = (
-    "file_path", "column_id", "logical_type", "row_count", "null_count", "nan_count", "min", "max", "min_is_exact",
-    "max_is_exact", "avg_width_bytes", "max_width_bytes", "bytes_scanned", "mean", "stddev",
-)  # fmt: skip
+    "file_path",
+    "column_id",
+    "logical_type",
+    "row_count",
+    "null_count",
+    "nan_count",
+    "min",
+    "max",
+    "min_is_exact",
+    "max_is_exact",
+    "avg_width_bytes",
+    "max_width_bytes",
+    "bytes_scanned",
+    "mean",
+    "stddev",
+)
 
 _Place = tuple[str, int]  # file path, column id
 
@@ -206,11 +219,20 @@ def _part(row: Mapping[str, Any], kll: bytes | None, mcv: bytes | None) -> Parti
     """Converts a stored row of a file's column, without the theta sketch."""
     count, nulls = row["row_count"], row["null_count"]
     return Partial(
-        count, nulls, row["nan_count"], row["min"], row["max"],
-        min_is_exact=row["min_is_exact"] is not False, max_is_exact=row["max_is_exact"] is not False,
-        width_sum=round((row["avg_width_bytes"] or 0) * (count - nulls)), width_max=row["max_width_bytes"],
-        kll=kll, mcv=mcv, mean=row["mean"], stddev=row["stddev"],
-    )  # fmt: skip
+        count,
+        nulls,
+        row["nan_count"],
+        row["min"],
+        row["max"],
+        min_is_exact=row["min_is_exact"] is not False,
+        max_is_exact=row["max_is_exact"] is not False,
+        width_sum=round((row["avg_width_bytes"] or 0) * (count - nulls)),
+        width_max=row["max_width_bytes"],
+        kll=kll,
+        mcv=mcv,
+        mean=row["mean"],
+        stddev=row["stddev"],
+    )
 
 
 def listing(tasks: Iterable[ScanTask]) -> str:

@@ -31,11 +31,13 @@ def degrees(column_ids: Sequence[int], tuples: bytes, members: Mapping[int, byte
     dependencies = []
     for column_id in column_ids:
         part = sketches.estimate(members[column_id])
-        dependencies.append({
-            "determinant": [column_id],
-            "dependent": [other for other in column_ids if other != column_id],
-            "degree": min(1.0, part.ndv / whole.ndv),
-            "degree_lower": min(1.0, part.lower / whole.upper),
-            "degree_upper": min(1.0, part.upper / whole.lower),
-        })  # fmt: skip
+        dependencies.append(
+            {
+                "determinant": [column_id],
+                "dependent": [other for other in column_ids if other != column_id],
+                "degree": min(1.0, part.ndv / whole.ndv),
+                "degree_lower": min(1.0, part.lower / whole.upper),
+                "degree_upper": min(1.0, part.upper / whole.lower),
+            }
+        )
     return dependencies

@@ -8,8 +8,14 @@ from typing import Final
 from store.model.logical_types import Kind, LogicalType
 
 _WIDTHS: Final = {
-    Kind.BOOLEAN: 1, Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.DATE: 4, Kind.TIME: 8, Kind.TIMESTAMP: 8, Kind.TIMESTAMPTZ: 8,
-}  # fmt: skip
+    Kind.BOOLEAN: 1,
+    Kind.FLOAT: 4,
+    Kind.DOUBLE: 8,
+    Kind.DATE: 4,
+    Kind.TIME: 8,
+    Kind.TIMESTAMP: 8,
+    Kind.TIMESTAMPTZ: 8,
+}
 
 
 def width(lt: LogicalType, stored_bytes: int) -> int:

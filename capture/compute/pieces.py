@@ -93,9 +93,12 @@ def _piece(task: ScanTask, groups: list[int], rows: list[int]) -> ScanTask:
         first, end = sum(rows[: groups[0]]), sum(rows[: groups[-1] + 1])
         deleted = deleted.filter(pc.and_(pc.greater_equal(deleted, first), pc.less(deleted, end)))
     return replace(
-        task, row_count=count, size_bytes=task.size_bytes * count // max(sum(rows), 1), deleted_rows=deleted,
+        task,
+        row_count=count,
+        size_bytes=task.size_bytes * count // max(sum(rows), 1),
+        deleted_rows=deleted,
         arguments={**task.arguments, "row_groups": groups},
-    )  # fmt: skip
+    )
 
 
 def _merged(number: int, task: ScanTask, pieces: Sequence[Sequence[Answer]]) -> list[Answer]:

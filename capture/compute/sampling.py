@@ -92,8 +92,10 @@ class Draw:
         return [_task_of(self._tasks[file], groups) for file, groups in chosen.items()]
 
     def _would_spend(self, unit: _Unit) -> str:
-        limits = (("rows", self.budget.max_rows, self.rows + unit.rows),
-                  ("bytes", self.budget.max_bytes, self.size_bytes + unit.size_bytes))  # fmt: skip
+        limits = (
+            ("rows", self.budget.max_rows, self.rows + unit.rows),
+            ("bytes", self.budget.max_bytes, self.size_bytes + unit.size_bytes),
+        )
         return next((name for name, limit, needed in limits if limit is not None and needed > limit), "")
 
     def _order(self) -> Iterator[_Unit]:

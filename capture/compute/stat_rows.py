@@ -74,9 +74,15 @@ class Rows:
         return sum(map(len, self._rows.values()))
 
     def file_column(
-        self, task: ScanTask, column_id: int, lt: LogicalType, answer: Answer, kept: Partial | None, *,
+        self,
+        task: ScanTask,
+        column_id: int,
+        lt: LogicalType,
+        answer: Answer,
+        kept: Partial | None,
+        *,
         contradicted: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Adds a column of one file, with its sketches.
 
         Args:
@@ -218,8 +224,10 @@ def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
     }
     if covers.complete:
         row |= {"min": part.min, "max": part.max}
-        row |= {f"{side}_is_exact": None if row[side] is None else getattr(part, f"{side}_is_exact")
-                for side in ("min", "max")}  # fmt: skip
+        row |= {
+            f"{side}_is_exact": None if row[side] is None else getattr(part, f"{side}_is_exact")
+            for side in ("min", "max")
+        }
     else:
         row |= {name: covers.known[name] for name in _BOUNDS if covers.known.get(name) is not None}
     nulls = int(lt.kind is Kind.STRUCT and part.null_count > 0)

@@ -224,7 +224,7 @@ def _listed(values: pa.Array) -> list[bytes]:
     """Strings or binary values as bytes."""
     octets: list[bytes] = values.cast(
         pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary()
-    ).to_pylist()  # fmt: skip
+    ).to_pylist()
     return octets
 
 

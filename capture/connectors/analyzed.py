@@ -16,7 +16,7 @@ from store.model.logical_types import Kind, parse
 
 def analyzed_row(
     entry: Mapping[str, Any], column: Column, column_id: int, rows: int | None, *, in_utc: bool
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Converts an entry to a row of COLUMN_SCHEMA; what is malformed or impossible is unknown.
 
     Args:

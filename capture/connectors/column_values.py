@@ -77,9 +77,7 @@ class DeletedKeys:
         self._open_file = open_file
         self._keys: LruCache[tuple[str, ...], list[pa.ChunkedArray]] = LruCache(CACHED_KEYS)
 
-    def mask(
-        self, deletes: Sequence[EqualityDelete], rows: int, column_of: Callable[[str], pa.ChunkedArray]
-    ) -> Mask:  # fmt: skip
+    def mask(self, deletes: Sequence[EqualityDelete], rows: int, column_of: Callable[[str], pa.ChunkedArray]) -> Mask:
         """Mask of the rows that equal a row of a delete file in all its columns.
 
         Args:

@@ -159,10 +159,12 @@ def _counts(groups: Sequence[Group], name: str, files: int) -> pa.Array | None:
     given = [facts.get(name) for _, facts in groups]
     if all(counts is None for counts in given):
         return None
-    return pa.concat_arrays([
-        pa.nulls(len(group) * files, pa.int64()) if counts is None else counts.cast(pa.int64())
-        for (group, _), counts in zip(groups, given, strict=True)
-    ])  # fmt: skip
+    return pa.concat_arrays(
+        [
+            pa.nulls(len(group) * files, pa.int64()) if counts is None else counts.cast(pa.int64())
+            for (group, _), counts in zip(groups, given, strict=True)
+        ]
+    )
 
 
 def _plausible(count: pa.Array, row_count: pa.Array) -> pa.Array:

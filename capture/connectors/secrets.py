@@ -27,8 +27,19 @@ _SECRET = re.compile(
     r"|service_account|connection_?string"
 )
 # Options that match the pattern without being secret.
-_OPEN = frozenset({SECRET_OPTION, "key_column", "oauth2-server-uri", "rest.sigv4-enabled", "rest.authorization-url",
-                   "auth.type", "auth.oauth2.token_url", "auth.oauth2.scope", "auth.basic.username"})  # fmt: skip
+_OPEN = frozenset(
+    {
+        SECRET_OPTION,
+        "key_column",
+        "oauth2-server-uri",
+        "rest.sigv4-enabled",
+        "rest.authorization-url",
+        "auth.type",
+        "auth.oauth2.token_url",
+        "auth.oauth2.scope",
+        "auth.basic.username",
+    }
+)
 # Custom request headers may contain anything, so all others are secret.
 _HEADER = "header."
 _OPEN_HEADERS = frozenset({"accept", "content-type", "user-agent", "x-iceberg-access-delegation", "x-client-version"})

@@ -33,10 +33,19 @@ CONTAINERS = frozenset({"ARRAY", "MAP", "STRUCT", "VARIANT"})
 COUNTED = CONTAINERS - {"VARIANT"}
 """Containers whose nulls can be counted."""
 
-FILE_SCHEMA = pa.schema({
-    "file_path": TEXT, "file_format": TEXT, "file_content": TEXT, "row_count": INT, "size_bytes": INT,
-    "partition_data_json": TEXT, "partition_spec_id": pa.int32(), "sequence_number": INT,
-} | DELETES)  # fmt: skip
+FILE_SCHEMA = pa.schema(
+    {
+        "file_path": TEXT,
+        "file_format": TEXT,
+        "file_content": TEXT,
+        "row_count": INT,
+        "size_bytes": INT,
+        "partition_data_json": TEXT,
+        "partition_spec_id": pa.int32(),
+        "sequence_number": INT,
+    }
+    | DELETES
+)
 """`stats.files` without key and provenance, one row per path.
 
 `row_count` is the number of live rows of a data file, and of all rows of a delete file. `delete_files` are the delete
@@ -50,9 +59,15 @@ def file_table(columns: Mapping[str, Any]) -> pa.Table:
     return pa.table([columns.get(f.name, pa.nulls(rows, f.type)) for f in FILE_SCHEMA], FILE_SCHEMA)
 
 
-FILE_COLUMN_SCHEMA = pa.schema({
-    "file_path": TEXT, "column_id": INT, "column_name": TEXT, **SCALAR, "bytes_scanned": INT,
-})  # fmt: skip
+FILE_COLUMN_SCHEMA = pa.schema(
+    {
+        "file_path": TEXT,
+        "column_id": INT,
+        "column_name": TEXT,
+        **SCALAR,
+        "bytes_scanned": INT,
+    }
+)
 """`stats.file_columns` without key and provenance, except the compressed bytes of the column in the file."""
 
 COLUMN_SCHEMA = pa.schema({"column_id": INT, "column_name": TEXT} | SCALAR)

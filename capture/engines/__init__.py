@@ -51,9 +51,13 @@ def _capabilities(row: Mapping[str, Any]) -> Capabilities:
     """The capabilities in a row of `sys.engines`, which does not tell partitions and budgets."""
     kinds = json.loads(row["statistic_kinds"] or "{}")
     return Capabilities(
-        {target: frozenset(of) for target, of in kinds.items()}, frozenset(row["connectors"] or ()),
-        frozenset(row["execution_modes"] or ()), frozenset(row["sampling"] or ()), partitions=True, budgets=True,
-    )  # fmt: skip
+        {target: frozenset(of) for target, of in kinds.items()},
+        frozenset(row["connectors"] or ()),
+        frozenset(row["execution_modes"] or ()),
+        frozenset(row["sampling"] or ()),
+        partitions=True,
+        budgets=True,
+    )
 
 
 def described(engines: Sequence[CaptureEngine]) -> list[dict[str, Any]]:

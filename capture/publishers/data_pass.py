@@ -19,9 +19,13 @@ AT_ONCE: Final = max(2, (os.cpu_count() or 2))  # files read concurrently
 
 
 def scan(
-    connector: Connector, namespace: str, name: str, snapshot_id: int, ids: Mapping[str, int],
+    connector: Connector,
+    namespace: str,
+    name: str,
+    snapshot_id: int,
+    ids: Mapping[str, int],
     read: Callable[[str, pa.ChunkedArray], Partial],
-) -> Iterator[tuple[str, Partial]]:  # fmt: skip
+) -> Iterator[tuple[str, Partial]]:
     """Reads the live rows of some columns: several files concurrently, each column by column.
 
     Args:

@@ -43,11 +43,23 @@ _OF_TABLE: Final = {
     "ducklake_tag": "object_id = ?",
     "ducklake_metadata": "scope = 'table' AND scope_id = ?",
 } | dict.fromkeys(
-    [f"ducklake_{name}" for name in (
-        "column_mapping", "file_column_stats", "table_stats", "table_column_stats", "column", "data_file",
-        "delete_file", "schema_versions", "inlined_data_tables", "table",
-    )], "table_id = ?",
-)  # fmt: skip
+    [
+        f"ducklake_{name}"
+        for name in (
+            "column_mapping",
+            "file_column_stats",
+            "table_stats",
+            "table_column_stats",
+            "column",
+            "data_file",
+            "delete_file",
+            "schema_versions",
+            "inlined_data_tables",
+            "table",
+        )
+    ],
+    "table_id = ?",
+)
 """Table of the catalog → condition on the rows about a registered table, in the order of deletion."""
 
 
@@ -71,19 +83,27 @@ class DuckLakePublisher(Publisher):
             raise InvalidArgument(f'ducklake can store none of the columns of "{statistics.full_name}"')
         by_id = config.format == "iceberg"
         content: dict[str, Any] = {
-            "columns": columns, "files": files, "statistics": self._file_columns(columns, files),
+            "columns": columns,
+            "files": files,
+            "statistics": self._file_columns(columns, files),
             "mapping": None if by_id else name_mapping(columns, described, files["path"].to_pylist()),
-        }  # fmt: skip
+        }
         told: dict[str, Any] = {
-            "source": self._source, "snapshot": statistics.snapshot_id, "digest": _digest(content),
+            "source": self._source,
+            "snapshot": statistics.snapshot_id,
+            "digest": _digest(content),
             "columns": [column.name for column in columns if column.id in self._published],
-        }  # fmt: skip
+        }
         with self._catalog() as catalog:
             current = self._registered(catalog)
         return Draft(
-            statistics.snapshot_id, self.location, dict.fromkeys(told["columns"], None), left_out,
-            content | {"tag": told}, is_current=bool(current) and current[-1][1] == told,
-        )  # fmt: skip
+            statistics.snapshot_id,
+            self.location,
+            dict.fromkeys(told["columns"], None),
+            left_out,
+            content | {"tag": told},
+            is_current=bool(current) and current[-1][1] == told,
+        )
 
     def write(self, draft: Draft) -> int | None:
         content = draft.content
@@ -99,47 +119,83 @@ class DuckLakePublisher(Publisher):
             if schema is None:
                 schema, table = table, table + 1
                 changes.insert(0, f"created_schema:{_quoted(self.place[0])}")
-                _insert(catalog, "ducklake_schema", [{
-                    "schema_id": schema, "schema_uuid": str(uuid.uuid4()), "begin_snapshot": snapshot,
-                    "schema_name": self.place[0], "path": f"{self.place[0]}/", "path_is_relative": True,
-                }])  # fmt: skip
+                _insert(
+                    catalog,
+                    "ducklake_schema",
+                    [
+                        {
+                            "schema_id": schema,
+                            "schema_uuid": str(uuid.uuid4()),
+                            "begin_snapshot": snapshot,
+                            "schema_name": self.place[0],
+                            "path": f"{self.place[0]}/",
+                            "path_is_relative": True,
+                        }
+                    ],
+                )
             mapping, first = (number, number + 1) if content["mapping"] is not None else (None, number)
             of_table = {"begin_snapshot": snapshot, "table_id": table}
             count = pc.sum(content["files"]["record_count"]).as_py()
             rows: dict[str, list[dict[str, Any]] | pa.Table] = {
-                "ducklake_snapshot": [{
-                    "snapshot_id": snapshot, "snapshot_time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f+00"),
-                    "schema_version": version, "next_catalog_id": table + 1,
-                    "next_file_id": first + len(content["files"]),
-                }],
-                "ducklake_snapshot_changes": [{
-                    "snapshot_id": snapshot, "changes_made": ",".join(changes), "author": TAG,
-                    "commit_message": f"{self._source} at snapshot {draft.snapshot_id}",
-                }],
+                "ducklake_snapshot": [
+                    {
+                        "snapshot_id": snapshot,
+                        "snapshot_time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f+00"),
+                        "schema_version": version,
+                        "next_catalog_id": table + 1,
+                        "next_file_id": first + len(content["files"]),
+                    }
+                ],
+                "ducklake_snapshot_changes": [
+                    {
+                        "snapshot_id": snapshot,
+                        "changes_made": ",".join(changes),
+                        "author": TAG,
+                        "commit_message": f"{self._source} at snapshot {draft.snapshot_id}",
+                    }
+                ],
                 "ducklake_schema_versions": [of_table | {"schema_version": version}],
-                "ducklake_table": [of_table | {
-                    "table_uuid": str(uuid.uuid4()), "schema_id": schema, "table_name": self.place[1],
-                    "path": f"{self.place[1]}/", "path_is_relative": True,
-                }],
-                "ducklake_tag": [{"object_id": table, "begin_snapshot": snapshot, "key": TAG,
-                                  "value": json.dumps(content["tag"])}],
+                "ducklake_table": [
+                    of_table
+                    | {
+                        "table_uuid": str(uuid.uuid4()),
+                        "schema_id": schema,
+                        "table_name": self.place[1],
+                        "path": f"{self.place[1]}/",
+                        "path_is_relative": True,
+                    }
+                ],
+                "ducklake_tag": [
+                    {"object_id": table, "begin_snapshot": snapshot, "key": TAG, "value": json.dumps(content["tag"])}
+                ],
                 # what compacts all tables must not rewrite, and then delete, files of the source
                 "ducklake_metadata": [{"key": "auto_compact", "value": "false", "scope": "table", "scope_id": table}],
                 "ducklake_column": [
-                    of_table | {
-                        "column_id": column.id, "column_order": order, "column_name": column.name,
-                        "column_type": column.type, "default_value": "NULL", "nulls_allowed": column.nullable,
-                        "default_value_type": "literal", "default_value_dialect": "duckdb",
-                    } for order, column in enumerate(columns, 1)
+                    of_table
+                    | {
+                        "column_id": column.id,
+                        "column_order": order,
+                        "column_name": column.name,
+                        "column_type": column.type,
+                        "default_value": "NULL",
+                        "nulls_allowed": column.nullable,
+                        "default_value_type": "literal",
+                        "default_value_dialect": "duckdb",
+                    }
+                    for order, column in enumerate(columns, 1)
                 ],
                 "ducklake_table_column_stats": [self._of_column(column) | {"table_id": table} for column in columns],
-                "ducklake_table_stats": [{
-                    "table_id": table, "record_count": count, "next_row_id": count,
-                    "file_size_bytes": pc.sum(content["files"]["file_size_bytes"]).as_py(),
-                }],
+                "ducklake_table_stats": [
+                    {
+                        "table_id": table,
+                        "record_count": count,
+                        "next_row_id": count,
+                        "file_size_bytes": pc.sum(content["files"]["file_size_bytes"]).as_py(),
+                    }
+                ],
                 "ducklake_data_file": _numbered(content["files"], first, of_table | {"mapping_id": mapping}),
                 "ducklake_file_column_stats": _numbered(content["statistics"], first, {"table_id": table}),
-            }  # fmt: skip
+            }
             if mapping is not None:
                 rows["ducklake_column_mapping"] = [{"mapping_id": mapping, "table_id": table, "type": "map_by_name"}]
                 rows["ducklake_name_mapping"] = [row | {"mapping_id": mapping} for row in content["mapping"]]
@@ -188,13 +244,16 @@ class DuckLakePublisher(Publisher):
         if known is None or known.usable_for != PRUNING:
             return row
         has_bounds = column.has_bounds and not (column.is_float and known.nan_count is None)
-        low, high = (bound_text(pa.array([text], pa.string()), column)[0].as_py() if has_bounds else None
-                     for text in (known.min, known.max))  # fmt: skip
+        low, high = (
+            bound_text(pa.array([text], pa.string()), column)[0].as_py() if has_bounds else None
+            for text in (known.min, known.max)
+        )
         return row | {
-            "min_value": low, "max_value": high,
+            "min_value": low,
+            "max_value": high,
             "contains_null": None if known.null_count is None else known.null_count > 0,
             "contains_nan": None if known.nan_count is None else known.nan_count > 0,
-        }  # fmt: skip
+        }
 
     def _files(self) -> pa.Table:
         """Path, rows and bytes of the table's data files."""
@@ -203,16 +262,18 @@ class DuckLakePublisher(Publisher):
         if files is None or not files.num_rows:
             raise InvalidArgument(
                 f'ducklake: the files of "{statistics.full_name}" at snapshot {statistics.snapshot_id} are not stored',
-                code="NOT_CAPTURED", hint="capture it first",
-            )  # fmt: skip
+                code="NOT_CAPTURED",
+                hint="capture it first",
+            )
         named = f'"{statistics.full_name}"'
         if pc.any(pc.is_in(files["file_content"], pa.array(["POSITION_DELETES", "EQUALITY_DELETES"]))).as_py() or any(
             files["delete_files"].to_pylist()
         ):
             raise InvalidArgument(
                 f"ducklake: {named} has row-level deletes, which DuckLake would not apply to its files",
-                code="HAS_DELETES", hint="rewrite its files without deletes first",
-            )  # fmt: skip
+                code="HAS_DELETES",
+                hint="rewrite its files without deletes first",
+            )
         if others := set(files["file_format"].to_pylist()) - {"PARQUET"}:
             shown = ", ".join(sorted(str(other) for other in others))
             raise InvalidArgument(f"ducklake: {named} has files of format {shown}, and DuckLake reads Parquet only")
@@ -220,11 +281,14 @@ class DuckLakePublisher(Publisher):
             raise InvalidArgument(f"ducklake: rows or bytes of some files of {named} are not known")
         files = files.sort_by("file_path")
         paths = [re.sub(r"^s3[an]://", "s3://", path) for path in files["file_path"].to_pylist()]
-        return pa.table({
-            "path": [unquote(path[7:]) if path.startswith("file:///") else path for path in paths],
-            "source_path": files["file_path"], "record_count": files["row_count"],
-            "file_size_bytes": files["size_bytes"],
-        })  # fmt: skip
+        return pa.table(
+            {
+                "path": [unquote(path[7:]) if path.startswith("file:///") else path for path in paths],
+                "source_path": files["file_path"],
+                "record_count": files["row_count"],
+                "file_size_bytes": files["size_bytes"],
+            }
+        )
 
     def _file_columns(self, columns: Sequence[Column], files: pa.Table) -> pa.Table:
         """Rows of `ducklake_file_column_stats` with `position`, that of the file in `files`."""
@@ -237,12 +301,19 @@ class DuckLakePublisher(Publisher):
             low, high = (bound_text(of_column[side], column) for side in ("min", "max"))
             if column.is_float:  # a file that may have NaN is skipped by a bound unless it says so
                 low, high = (pc.if_else(pc.is_valid(is_nan), side, None) for side in (low, high))
-            parts.append(pa.table({
-                "position": pc.index_in(of_column["file_path"], files["source_path"].combine_chunks()),
-                "column_id": of_column["column_id"],
-                "value_count": pc.subtract(of_column["row_count"], of_column["null_count"]),
-                "null_count": of_column["null_count"], "min_value": low, "max_value": high, "contains_nan": is_nan,
-            }))  # fmt: skip
+            parts.append(
+                pa.table(
+                    {
+                        "position": pc.index_in(of_column["file_path"], files["source_path"].combine_chunks()),
+                        "column_id": of_column["column_id"],
+                        "value_count": pc.subtract(of_column["row_count"], of_column["null_count"]),
+                        "null_count": of_column["null_count"],
+                        "min_value": low,
+                        "max_value": high,
+                        "contains_nan": is_nan,
+                    }
+                )
+            )
         merged = pa.concat_tables(parts) if parts else pa.table({"position": pa.array([], pa.int32())})
         return merged.filter(pc.is_valid(merged["position"]))
 
@@ -254,9 +325,12 @@ class DuckLakePublisher(Publisher):
         path = Path(given)
         if not given or not path.is_file():
             raise InvalidField(
-                "options.catalog", "must be the path of a DuckLake catalog, a DuckDB or SQLite file; create it with "
-                "ATTACH 'ducklake:PATH' (DATA_PATH '…')", expected="the path of a file", actual=given or None,
-            )  # fmt: skip
+                "options.catalog",
+                "must be the path of a DuckLake catalog, a DuckDB or SQLite file; create it with "
+                "ATTACH 'ducklake:PATH' (DATA_PATH '…')",
+                expected="the path of a file",
+                actual=given or None,
+            )
         return path.absolute()
 
     @contextmanager
@@ -313,7 +387,7 @@ class DuckLakePublisher(Publisher):
             f" g.object_id = t.table_id AND g.key = '{TAG}' JOIN ducklake_schema s ON s.schema_id = t.schema_id"
             " WHERE lower(s.schema_name) = lower(?) AND lower(t.table_name) = lower(?) ORDER BY t.table_id",
             [schema, name],
-        ).fetchall()  # fmt: skip
+        ).fetchall()
         found = [(int(id), bool(is_live), json.loads(value)) for id, is_live, value in rows if value is not None]
         ours = [(id, is_live, told) for id, is_live, told in found if told["source"] == self._source]
         if others := [value for _, is_live, value in rows if is_live and value is None]:
@@ -324,9 +398,10 @@ class DuckLakePublisher(Publisher):
 
     def _taken(self, why: str) -> Conflict:
         return Conflict(
-            f"ducklake: the table {'.'.join(self.place)} of {self._path} {why}", code="TAKEN",
+            f"ducklake: the table {'.'.join(self.place)} of {self._path} {why}",
+            code="TAKEN",
             hint="choose another name with the options schema and table",
-        )  # fmt: skip
+        )
 
     def _forget(self, catalog: Any) -> None:
         """Deletes all registrations of this table.
@@ -343,8 +418,9 @@ class DuckLakePublisher(Publisher):
                     if re.search(rf"(insert|delete|compact|merge|rewrite|flush)\w*:{id}(,|$)", text):
                         raise Conflict(
                             f"ducklake: the rows of {'.'.join(self.place)} were changed by DuckLake ({text})",
-                            code="CHANGED_THERE", hint="save them, then repeat this with the option overwrite=true",
-                        )  # fmt: skip
+                            code="CHANGED_THERE",
+                            hint="save them, then repeat this with the option overwrite=true",
+                        )
             for name, condition in _OF_TABLE.items():
                 catalog.execute(f"DELETE FROM {name} WHERE {condition}", [id]).fetchall()
 

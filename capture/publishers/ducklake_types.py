@@ -17,10 +17,19 @@ from store.model.errors import InvalidArgument
 from store.model.logical_types import Kind, parse
 
 _TYPES: Final = {
-    Kind.BOOLEAN: "boolean", Kind.INT: "int64", Kind.FLOAT: "float32", Kind.DOUBLE: "float64", Kind.STRING: "varchar",
-    Kind.JSON: "varchar", Kind.UUID: "uuid", Kind.BINARY: "blob", Kind.DATE: "date", Kind.TIME: "time",
-    Kind.TIMESTAMP: "timestamp", Kind.TIMESTAMPTZ: "timestamptz",
-}  # fmt: skip
+    Kind.BOOLEAN: "boolean",
+    Kind.INT: "int64",
+    Kind.FLOAT: "float32",
+    Kind.DOUBLE: "float64",
+    Kind.STRING: "varchar",
+    Kind.JSON: "varchar",
+    Kind.UUID: "uuid",
+    Kind.BINARY: "blob",
+    Kind.DATE: "date",
+    Kind.TIME: "time",
+    Kind.TIMESTAMP: "timestamp",
+    Kind.TIMESTAMPTZ: "timestamptz",
+}
 _WITHOUT_BOUNDS: Final = frozenset({"blob", "uuid", "time"})
 _MAX_DECIMAL: Final = 38
 
@@ -108,10 +117,14 @@ def name_mapping(columns: Sequence[Column], table: TableDescriptor, paths: Seque
                     "not have its plain value, from which DuckLake would take it"
                 )
     return [
-        {"column_id": number, "source_name": column.name, "target_field_id": column.id,
-         "is_partition": column.name in table.partition_keys}
+        {
+            "column_id": number,
+            "source_name": column.name,
+            "target_field_id": column.id,
+            "is_partition": column.name in table.partition_keys,
+        }
         for number, column in enumerate(columns)
-    ]  # fmt: skip
+    ]
 
 
 def bound_text(values: Any, column: Column) -> Any:

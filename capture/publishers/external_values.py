@@ -15,8 +15,17 @@ from store.model.logical_types import Kind, parse
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_FINITE: Final = ("Infinity", "-Infinity", "NaN")
 _NUMBERS: Final = (Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL)
-_WIDTHS: Final = {Kind.BOOLEAN: 1, Kind.INT: 8, Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.DATE: 4, Kind.TIME: 8,
-                  Kind.TIMESTAMP: 8, Kind.TIMESTAMPTZ: 8, Kind.UUID: 16}  # fmt: skip
+_WIDTHS: Final = {
+    Kind.BOOLEAN: 1,
+    Kind.INT: 8,
+    Kind.FLOAT: 4,
+    Kind.DOUBLE: 8,
+    Kind.DATE: 4,
+    Kind.TIME: 8,
+    Kind.TIMESTAMP: 8,
+    Kind.TIMESTAMPTZ: 8,
+    Kind.UUID: 16,
+}
 
 
 def catalog_entries(column: ColumnStatistics, bound: Callable[[str | None, str], str | None]) -> dict[str, object]:
@@ -27,10 +36,13 @@ def catalog_entries(column: ColumnStatistics, bound: Callable[[str | None, str],
     greatest = column.max_width_bytes
     low, high = (None if side in _NOT_FINITE else bound(side, column.logical_type) for side in (column.min, column.max))
     entries = {
-        "distinctCount": column.distinct, "min": low, "max": high, "nullCount": column.null_count,
+        "distinctCount": column.distinct,
+        "min": low,
+        "max": high,
+        "nullCount": column.null_count,
         "avgLen": average_width(column),
         "maxLen": _WIDTHS.get(parse(column.logical_type).kind) if greatest is None else greatest,
-    }  # fmt: skip
+    }
     return {name: value for name, value in entries.items() if value is not None}
 
 

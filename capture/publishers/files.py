@@ -117,10 +117,12 @@ def sweep(folder: Place, referenced: Callable[[], Container[str]]) -> list[str]:
     selector = pafs.FileSelector(folder.path, allow_not_found=True, recursive=False)
     now = time.time()
     candidates = [
-        info for info in folder.file_system.get_file_info(selector)
-        if info.type == pafs.FileType.File and MARK in info.base_name
+        info
+        for info in folder.file_system.get_file_info(selector)
+        if info.type == pafs.FileType.File
+        and MARK in info.base_name
         and now - (now if info.mtime is None else info.mtime.timestamp()) >= ORPHAN_SECONDS
-    ]  # fmt: skip
+    ]
     if not candidates:
         return []
     keep = referenced()

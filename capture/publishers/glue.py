@@ -22,7 +22,7 @@ from capture.publishers.hive_types import (
     unscaled,
     with_counts,
     without_null,
-)  # fmt: skip
+)
 from capture.publishers.spi import Draft, LostRace, TableStatistics
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError, first_line
 
@@ -30,12 +30,22 @@ UPDATED_AT_ONCE: Final = 25
 READ_AT_ONCE: Final = 100
 _RETRIED: Final = ("ConcurrentModificationException", "ConflictException")
 _DENIED: Final = ("AccessDeniedException", "AccessDenied", "UnauthorizedException", "ResourceNotReadyException")
-_FIELDS: Final = {"LONG": "LongColumnStatisticsData", "DOUBLE": "DoubleColumnStatisticsData",
-                  "DECIMAL": "DecimalColumnStatisticsData", "DATE": "DateColumnStatisticsData",
-                  "STRING": "StringColumnStatisticsData", "BINARY": "BinaryColumnStatisticsData"}  # fmt: skip
-_VALUES: Final = {"nulls": "NumberOfNulls", "distinct": "NumberOfDistinctValues",
-                  "low": "MinimumValue", "high": "MaximumValue",
-                  "greatest_bytes": "MaximumLength", "average_bytes": "AverageLength"}  # fmt: skip
+_FIELDS: Final = {
+    "LONG": "LongColumnStatisticsData",
+    "DOUBLE": "DoubleColumnStatisticsData",
+    "DECIMAL": "DecimalColumnStatisticsData",
+    "DATE": "DateColumnStatisticsData",
+    "STRING": "StringColumnStatisticsData",
+    "BINARY": "BinaryColumnStatisticsData",
+}
+_VALUES: Final = {
+    "nulls": "NumberOfNulls",
+    "distinct": "NumberOfDistinctValues",
+    "low": "MinimumValue",
+    "high": "MaximumValue",
+    "greatest_bytes": "MaximumLength",
+    "average_bytes": "AverageLength",
+}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -43,10 +53,19 @@ class GluePublisher(HivePublisherBase):
     """Column statistics and row counts in AWS Glue's catalog."""
 
     home: ClassVar[str] = "glue"
-    options: ClassVar[frozenset[str]] = frozenset({
-        "database", "table", "catalog_id", "region", "endpoint_url", "access_key_id", "secret_access_key",
-        "session_token", "profile",
-    })  # fmt: skip
+    options: ClassVar[frozenset[str]] = frozenset(
+        {
+            "database",
+            "table",
+            "catalog_id",
+            "region",
+            "endpoint_url",
+            "access_key_id",
+            "secret_access_key",
+            "session_token",
+            "profile",
+        }
+    )
 
     def write(self, draft: Draft) -> int | None:
         withdrawn = self.withdrawn(draft)
@@ -177,13 +196,17 @@ def _client_of(options: tuple[tuple[str, str], ...], seconds: float) -> Any:
     given = dict(options)
     try:
         session = boto3.session.Session(
-            given.get("access_key_id"), given.get("secret_access_key"), given.get("session_token"),
-            given.get("region"), profile_name=given.get("profile"),
-        )  # fmt: skip
+            given.get("access_key_id"),
+            given.get("secret_access_key"),
+            given.get("session_token"),
+            given.get("region"),
+            profile_name=given.get("profile"),
+        )
         return session.client(
-            "glue", endpoint_url=given.get("endpoint_url"),
+            "glue",
+            endpoint_url=given.get("endpoint_url"),
             config=Config(connect_timeout=min(10.0, seconds), read_timeout=seconds, retries={"max_attempts": 3}),
-        )  # fmt: skip
+        )
     except (BotoCoreError, ValueError) as error:
         text = first_line(error, 200).rstrip(".")
         hint = "set the option region" if "region" in text else ""
@@ -205,9 +228,11 @@ def _aws_options(options: Any) -> dict[str, str]:
 def _item(column: HiveColumn, analyzed: datetime) -> dict[str, Any]:
     counts = column.values(_VALUES, partial(_value, column.kind))
     return {
-        "ColumnName": column.name, "ColumnType": column.hive_type, "AnalyzedTime": analyzed,
+        "ColumnName": column.name,
+        "ColumnType": column.hive_type,
+        "AnalyzedTime": analyzed,
         "StatisticsData": {"Type": column.kind, _FIELDS[column.kind]: counts},
-    }  # fmt: skip
+    }
 
 
 def _value(kind: str, value: Any) -> Any:

@@ -25,15 +25,27 @@ from capture.publishers.hive_types import (
     unscaled,
     with_counts,
     without_null,
-)  # fmt: skip
+)
 from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, TableStatistics
 from store.model.errors import InvalidArgument, InvalidField, UpstreamError
 
 DEFAULT_PORT: Final = 9083
-_FIELDS: Final = {"LONG": "longStats", "DOUBLE": "doubleStats", "DECIMAL": "decimalStats", "DATE": "dateStats",
-                  "STRING": "stringStats", "BINARY": "binaryStats"}  # fmt: skip
-_VALUES: Final = {"nulls": "numNulls", "distinct": "numDVs", "low": "lowValue", "high": "highValue",
-                  "greatest_bytes": "maxColLen", "average_bytes": "avgColLen"}  # fmt: skip
+_FIELDS: Final = {
+    "LONG": "longStats",
+    "DOUBLE": "doubleStats",
+    "DECIMAL": "decimalStats",
+    "DATE": "dateStats",
+    "STRING": "stringStats",
+    "BINARY": "binaryStats",
+}
+_VALUES: Final = {
+    "nulls": "numNulls",
+    "distinct": "numDVs",
+    "low": "lowValue",
+    "high": "highValue",
+    "greatest_bytes": "maxColLen",
+    "average_bytes": "avgColLen",
+}
 
 
 class HivePublisher(HivePublisherBase):
@@ -47,9 +59,12 @@ class HivePublisher(HivePublisherBase):
 
         database, table = self.place
         about = ttypes.ColumnStatisticsDesc(
-            isTblLevel=True, dbName=database, tableName=table, lastAnalyzed=int(time.time()),
+            isTblLevel=True,
+            dbName=database,
+            tableName=table,
+            lastAnalyzed=int(time.time()),
             catName=self.destination.options.get("catalog"),
-        )  # fmt: skip
+        )
         with self._opened() as client:
             before = self._write_counts(client, self.statistics)
             try:
@@ -69,9 +84,11 @@ class HivePublisher(HivePublisherBase):
 
         database, table = self.place
         request = ttypes.TableStatsRequest(
-            dbName=database, tblName=table, colNames=list(names),
+            dbName=database,
+            tblName=table,
+            colNames=list(names),
             catName=self.destination.options.get("catalog"),
-        )  # fmt: skip
+        )
         with self._opened() as client:
             for item in client.get_table_statistics_req(request).tableStats or ():
                 data = next(filter(None, (getattr(item.statsData, field) for field in _FIELDS.values())), None)
@@ -195,9 +212,14 @@ def _item(column: HiveColumn) -> Any:
     from pymetastore.hive_metastore import ttypes
 
     counts = column.values(_VALUES, partial(_value, column.kind))
-    make = {"LONG": ttypes.LongColumnStatsData, "DOUBLE": ttypes.DoubleColumnStatsData,
-            "DECIMAL": ttypes.DecimalColumnStatsData, "DATE": ttypes.DateColumnStatsData,
-            "STRING": ttypes.StringColumnStatsData, "BINARY": ttypes.BinaryColumnStatsData}[column.kind]  # fmt: skip
+    make = {
+        "LONG": ttypes.LongColumnStatsData,
+        "DOUBLE": ttypes.DoubleColumnStatsData,
+        "DECIMAL": ttypes.DecimalColumnStatsData,
+        "DATE": ttypes.DateColumnStatsData,
+        "STRING": ttypes.StringColumnStatsData,
+        "BINARY": ttypes.BinaryColumnStatsData,
+    }[column.kind]
     data = ttypes.ColumnStatisticsData(**{_FIELDS[column.kind]: make(**counts)})
     return ttypes.ColumnStatisticsObj(colName=column.name, colType=column.hive_type, statsData=data)
 

@@ -19,14 +19,29 @@ from store.model.logical_types import Kind, parse
 
 LONG, DOUBLE, DECIMAL, DATE, STRING, BINARY = "LONG", "DOUBLE", "DECIMAL", "DATE", "STRING", "BINARY"
 _KINDS: Final = {
-    "tinyint": LONG, "smallint": LONG, "int": LONG, "integer": LONG, "bigint": LONG, "timestamp": LONG,
-    "float": DOUBLE, "double": DOUBLE, "decimal": DECIMAL, "date": DATE, "string": STRING, "varchar": STRING,
-    "char": STRING, "binary": BINARY,
-}  # fmt: skip
+    "tinyint": LONG,
+    "smallint": LONG,
+    "int": LONG,
+    "integer": LONG,
+    "bigint": LONG,
+    "timestamp": LONG,
+    "float": DOUBLE,
+    "double": DOUBLE,
+    "decimal": DECIMAL,
+    "date": DATE,
+    "string": STRING,
+    "varchar": STRING,
+    "char": STRING,
+    "binary": BINARY,
+}
 _FITTING: Final = {
-    LONG: (Kind.INT, Kind.TIMESTAMP, Kind.TIMESTAMPTZ), DOUBLE: (Kind.FLOAT, Kind.DOUBLE), DECIMAL: (Kind.DECIMAL,),
-    DATE: (Kind.DATE,), STRING: (Kind.STRING,), BINARY: (Kind.BINARY,),
-}  # fmt: skip
+    LONG: (Kind.INT, Kind.TIMESTAMP, Kind.TIMESTAMPTZ),
+    DOUBLE: (Kind.FLOAT, Kind.DOUBLE),
+    DECIMAL: (Kind.DECIMAL,),
+    DATE: (Kind.DATE,),
+    STRING: (Kind.STRING,),
+    BINARY: (Kind.BINARY,),
+}
 ROWS, SIZE, CHANGED_AT = "numRows", "totalSize", "transient_lastDdlTime"
 _KEEP: Final = {"STATS_GENERATED_VIA_STATS_TASK": "true"}  # prevents a metastore from recounting the files
 _SPARK: Final = "spark.sql.statistics."  # parameters that Spark's ANALYZE writes
@@ -104,9 +119,16 @@ class HivePublisherBase(Publisher):
         has_bounds = parse(column.logical_type).kind not in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
         low, high = (number(side if has_bounds else None, column.logical_type) for side in (column.min, column.max))
         return HiveColumn(
-            name, hive_type, _kind(hive_type) or "", column.null_count or 0, column.distinct or 0, low, high,
-            column.avg_width_bytes or 0.0, column.max_width_bytes or 0,
-        )  # fmt: skip
+            name,
+            hive_type,
+            _kind(hive_type) or "",
+            column.null_count or 0,
+            column.distinct or 0,
+            low,
+            high,
+            column.avg_width_bytes or 0.0,
+            column.max_width_bytes or 0,
+        )
 
     def read(self) -> HomeStatistics | None:
         columns = self.statistics.columns
@@ -139,9 +161,10 @@ class HivePublisherBase(Publisher):
     def unknown_table(self) -> NotFound:
         """The error for a table that the catalog does not have."""
         return NotFound(
-            f"{self.home}: {self.name} does not exist in the catalog", code="UNKNOWN_TABLE",
+            f"{self.home}: {self.name} does not exist in the catalog",
+            code="UNKNOWN_TABLE",
             hint="name it with the options database and table",
-        )  # fmt: skip
+        )
 
     def read_all(self) -> Sequence[HomeStatistics]:
         """Column statistics of the catalog, and those of Spark in the table's parameters."""

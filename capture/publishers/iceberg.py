@@ -49,10 +49,16 @@ class IcebergPublisher(Publisher):
                     left_out[column.name] = f"snapshot {column.distribution_snapshot_id} of its NDV sketch has expired"
                     continue
                 distinct[column.name] = column.distinct
-                ours.append(Blob(
-                    THETA, (column.column_id,), origin.snapshot_id, origin.sequence_number or 0, column.theta,
-                    {"ndv": str(column.distinct)},
-                ))  # fmt: skip
+                ours.append(
+                    Blob(
+                        THETA,
+                        (column.column_id,),
+                        origin.snapshot_id,
+                        origin.sequence_number or 0,
+                        column.theta,
+                        {"ndv": str(column.distinct)},
+                    )
+                )
             entry = self._entry_of(loaded)
             stored = [] if entry is None else read_if_any(loaded.io, entry.statistics_path)
             replaced = {blob.fields for blob in ours}
@@ -63,12 +69,16 @@ class IcebergPublisher(Publisher):
                 raise Conflict(
                     f'iceberg: statistics of type {", ".join(unreadable)} of table "{loaded}" cannot be read, so this '
                     "publication would lose them",
-                )  # fmt: skip
+                )
             location = f"{loaded.metadata.location.rstrip('/')}/metadata"
             return Draft(
-                statistics.snapshot_id, location, distinct, left_out,
-                (loaded, blobs, {THETA, *(type for type, _ in listed)}), is_current=bool(ours) and stored == blobs,
-            )  # fmt: skip
+                statistics.snapshot_id,
+                location,
+                distinct,
+                left_out,
+                (loaded, blobs, {THETA, *(type for type, _ in listed)}),
+                is_current=bool(ours) and stored == blobs,
+            )
 
     def write(self, draft: Draft) -> int | None:
         loaded, blobs, types = draft.content
@@ -130,9 +140,10 @@ class IcebergPublisher(Publisher):
         entries = loaded.io.read_document(loaded.location).get("statistics") or ()
         return {
             (str(blob["type"]), tuple(blob["fields"]))
-            for entry in entries if entry.get("snapshot-id") == self.statistics.snapshot_id
+            for entry in entries
+            if entry.get("snapshot-id") == self.statistics.snapshot_id
             for blob in entry.get("blob-metadata") or ()
-        }  # fmt: skip
+        }
 
     def _is_referenced(self, path: str) -> bool:
         """True if the table's metadata references the statistics file; False if the catalog does not answer."""
@@ -186,11 +197,18 @@ def _passing_denied(translated: contextlib.AbstractContextManager[None]) -> Any:
 
 def _entry(snapshot_id: int, path: str, size: int, footer_size: int, listed: list[Blob]) -> Statistics:
     return {
-        "snapshot-id": snapshot_id, "statistics-path": path, "file-size-in-bytes": size,
+        "snapshot-id": snapshot_id,
+        "statistics-path": path,
+        "file-size-in-bytes": size,
         "file-footer-size-in-bytes": footer_size,
         "blob-metadata": [
-            {"type": blob.type, "snapshot-id": blob.snapshot_id, "sequence-number": blob.sequence_number,
-             "fields": list(blob.fields), "properties": dict(blob.properties)}
+            {
+                "type": blob.type,
+                "snapshot-id": blob.snapshot_id,
+                "sequence-number": blob.sequence_number,
+                "fields": list(blob.fields),
+                "properties": dict(blob.properties),
+            }
             for blob in listed
         ],
-    }  # fmt: skip
+    }

@@ -33,8 +33,18 @@ Statistics = Mapping[str, Any]
 
 _NAME: Final = re.compile(r"(?P<v>v?)(?P<number>\d+)(?P<rest>.*?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _HINT: Final = "version-hint.text"
-_GLUE_ENTRY: Final = ("Name", "Description", "Owner", "Retention", "StorageDescriptor", "PartitionKeys", "TableType",
-                      "ViewOriginalText", "ViewExpandedText", "TargetTable")  # fmt: skip
+_GLUE_ENTRY: Final = (
+    "Name",
+    "Description",
+    "Owner",
+    "Retention",
+    "StorageDescriptor",
+    "PartitionKeys",
+    "TableType",
+    "ViewOriginalText",
+    "ViewExpandedText",
+    "TargetTable",
+)
 _LOG_ENTRIES: Final = 100  # default of write.metadata.previous-versions-max
 
 
@@ -62,7 +72,7 @@ def commit_statistics(loaded: LoadedTable, snapshot_id: int, entry: Statistics |
             raise InvalidArgument(
                 f'iceberg: table "{loaded}" is one metadata file, which cannot be committed to',
                 hint="connect its directory or its catalog",
-            )  # fmt: skip
+            )
         _commit_to_directory(loaded, folder, _edited(loaded, snapshot_id, entry))
         return
     engine, glue = (getattr(loaded.handle.catalog, client, None) for client in ("engine", "glue"))
@@ -92,7 +102,7 @@ def _commit_to_directory(loaded: LoadedTable, folder: Place, document: bytes) ->
         raise InvalidArgument(
             f'iceberg: table "{loaded}" is a directory of an object store without a catalog: no commit to it is atomic',
             hint="publish through its catalog",
-        )  # fmt: skip
+        )
     name = loaded.location.rpartition("/")[2]
     match = _NAME.fullmatch(name)
     if match is None:
@@ -158,8 +168,9 @@ def _commit_to_glue(loaded: LoadedTable, glue: Any, document: bytes) -> None:
     new = _write_next(loaded, document)
     entry = {key: registered[key] for key in _GLUE_ENTRY if key in registered}
     entry["Parameters"] = registered["Parameters"] | {
-        "metadata_location": new, "previous_metadata_location": loaded.location,
-    }  # fmt: skip
+        "metadata_location": new,
+        "previous_metadata_location": loaded.location,
+    }
     version = {"VersionId": registered["VersionId"]} if registered.get("VersionId") else {}
     try:
         glue.update_table(DatabaseName=database, TableInput=entry, SkipArchive=True, **version)
@@ -209,8 +220,9 @@ def _commit_by_library(loaded: LoadedTable, snapshot_id: int, entry: Statistics 
     except NotImplementedError:
         raise InvalidArgument(
             f'iceberg: table "{loaded}" has format v{loaded.metadata.format_version}, which cannot be committed to '
-            "this catalog yet", hint="publish through a REST or SQL catalog",
-        ) from None  # fmt: skip
+            "this catalog yet",
+            hint="publish through a REST or SQL catalog",
+        ) from None
 
 
 def _delete_quietly(loaded: LoadedTable, path: str) -> None:

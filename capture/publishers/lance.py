@@ -47,9 +47,14 @@ class LancePublisher(Publisher):
             )
         names = set(newest.schema.names)
         columns, left_out = self.storable(
-            lambda column: "the format has no key for a name with a dot" if "." in column.name or not column.name
-            else "" if column.name in names else "is not a top-level column"
-        )  # fmt: skip
+            lambda column: (
+                "the format has no key for a name with a dot"
+                if "." in column.name or not column.name
+                else ""
+                if column.name in names
+                else "is not a top-level column"
+            )
+        )
         content = {"version": ENVELOPE_VERSION, "schemaHash": hash_}
         if statistics.row_count is not None:
             content["numRows"] = str(statistics.row_count)
@@ -58,10 +63,14 @@ class LancePublisher(Publisher):
         properties = entries_of(newest.config())
         same = {name: value for name, value in properties.items() if name not in _CHANGING} == content
         return Draft(
-            statistics.snapshot_id, str(newest.uri), {column.name: column.distinct for column in columns}, left_out,
-            content, is_current=same and properties.get("computedAtVersion") == str(newest.version),
+            statistics.snapshot_id,
+            str(newest.uri),
+            {column.name: column.distinct for column in columns},
+            left_out,
+            content,
+            is_current=same and properties.get("computedAtVersion") == str(newest.version),
             made_snapshot_id=int(newest.version) if same else None,
-        )  # fmt: skip
+        )
 
     def write(self, draft: Draft) -> int | None:
         dataset = self._open()

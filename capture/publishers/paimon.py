@@ -45,34 +45,39 @@ class PaimonPublisher(Publisher):
             self._check(table, latest)
             schema = table.schema_manager.get_schema(latest.schema_id)
             ids = {field.name: field.id for field in schema.fields}
-            columns, left_out = self.storable(
-                lambda column: "" if column.name in ids else "is not a top-level column"
-            )  # fmt: skip
+            columns, left_out = self.storable(lambda column: "" if column.name in ids else "is not a top-level column")
             statistics = self.statistics
             content = {
-                "snapshotId": statistics.snapshot_id, "schemaId": latest.schema_id,
+                "snapshotId": statistics.snapshot_id,
+                "schemaId": latest.schema_id,
                 "mergedRecordCount": statistics.row_count,
                 "mergedRecordSize": statistics.merged_size_bytes or statistics.total_size_bytes,
                 "colStats": {
                     column.name: {"colId": ids[column.name]} | catalog_entries(column, paimon_bound)
                     for column in columns
                 },
-            }  # fmt: skip
+            }
             content = {name: value for name, value in content.items() if value is not None}
             document = self._document(latest.statistics)
             thetas = [
                 (ids[column.name], column.distribution_snapshot_id or statistics.snapshot_id, column.theta)
-                for column in columns if column.theta is not None
-            ]  # fmt: skip
+                for column in columns
+                if column.theta is not None
+            ]
             is_current = document is not None and _without_bytes(document) == (
                 content,
                 {(i, at) for i, at, _ in thetas},
             )
             location = f"{self._place.name}/statistics"
             return Draft(
-                statistics.snapshot_id, location, {column.name: column.distinct for column in columns}, left_out,
-                (latest, content, thetas), is_current, made_snapshot_id=latest.id if is_current else None,
-            )  # fmt: skip
+                statistics.snapshot_id,
+                location,
+                {column.name: column.distinct for column in columns},
+                left_out,
+                (latest, content, thetas),
+                is_current,
+                made_snapshot_id=latest.id if is_current else None,
+            )
 
     def write(self, draft: Draft) -> int | None:
         latest, content, thetas = draft.content
@@ -89,9 +94,10 @@ class PaimonPublisher(Publisher):
             return None
         columns = document.get("colStats") or {}
         return HomeStatistics(
-            document.get("snapshotId"), f"{self._place.name}/statistics/{latest.statistics}",
+            document.get("snapshotId"),
+            f"{self._place.name}/statistics/{latest.statistics}",
             {name: column.get("distinctCount") for name, column in columns.items()},
-        )  # fmt: skip
+        )
 
     def withdraw(self) -> bool:
         with quiet():
@@ -118,13 +124,23 @@ class PaimonPublisher(Publisher):
             base, delta = (unique_name("manifest-list-") for _ in range(2))
             written += [self._place.below(f"manifest/{name}") for name in (base, delta)]
             new = dataclasses.replace(
-                latest, id=latest.id + 1, uuid=str(uuid.uuid4()), base_manifest_list=base, delta_manifest_list=delta,
+                latest,
+                id=latest.id + 1,
+                uuid=str(uuid.uuid4()),
+                base_manifest_list=base,
+                delta_manifest_list=delta,
                 base_manifest_list_size=manifests.write(base, manifests.read_all(latest)),
-                delta_manifest_list_size=manifests.write(delta, []), delta_record_count=0,
-                changelog_manifest_list=None, changelog_manifest_list_size=None, changelog_record_count=None,
-                commit_kind="ANALYZE", commit_identifier=_BATCH_COMMIT, commit_user=str(uuid.uuid4()),
-                time_millis=int(time.time() * 1000), statistics=document,
-            )  # fmt: skip
+                delta_manifest_list_size=manifests.write(delta, []),
+                delta_record_count=0,
+                changelog_manifest_list=None,
+                changelog_manifest_list_size=None,
+                changelog_record_count=None,
+                commit_kind="ANALYZE",
+                commit_identifier=_BATCH_COMMIT,
+                commit_user=str(uuid.uuid4()),
+                time_millis=int(time.time() * 1000),
+                statistics=document,
+            )
             if not self._commit(table, latest, new):
                 raise LostRace(f"paimon: snapshot {new.id} was created by another writer")
         except Exception as error:
@@ -217,11 +233,18 @@ def _sidecar(name: str, thetas: list[tuple[int, int, bytes]]) -> tuple[bytes, li
     body = bytearray()
     blobs = []
     for field_id, snapshot_id, data in thetas:
-        blobs.append({
-            "type": SKETCH_TYPE, "fieldIds": [field_id], "snapshotId": snapshot_id, "sequenceNumber": snapshot_id,
-            "properties": {"ndv": java_double(sketches.estimate(data).ndv)}, "fileLocation": name,
-            "offset": len(body), "length": len(data),
-        })  # fmt: skip
+        blobs.append(
+            {
+                "type": SKETCH_TYPE,
+                "fieldIds": [field_id],
+                "snapshotId": snapshot_id,
+                "sequenceNumber": snapshot_id,
+                "properties": {"ndv": java_double(sketches.estimate(data).ndv)},
+                "fileLocation": name,
+                "offset": len(body),
+                "length": len(data),
+            }
+        )
         body += data
     footer = json.dumps({"version": 1, "blobs": blobs}, separators=(",", ":")).encode()
     return bytes(body) + footer + _FOOTER.pack(len(footer), _MAGIC), blobs

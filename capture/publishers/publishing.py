@@ -85,9 +85,10 @@ def _translated(publisher: Publisher) -> Iterator[None]:
         table, number = f'{publisher.home}: table "{statistics.full_name}"', getattr(error, "errno", None)
         if isinstance(error, PermissionError) or number in (13, 30):  # EACCES, EROFS
             raise InvalidArgument(
-                f"{table} may not be written: permission denied", code="READ_ONLY",
+                f"{table} may not be written: permission denied",
+                code="READ_ONLY",
                 hint="give the worker's user or credentials the permission to write there",
-            ) from None  # fmt: skip
+            ) from None
         publisher.destination.connector.describe(statistics.namespace, statistics.name)  # it may be gone
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {first_line(error)}"
         failed = UpstreamError(f"{table} cannot be read or written ({reason})")
@@ -103,9 +104,15 @@ def _publication(publisher: Publisher, draft: Draft, made_snapshot_id: int | Non
     if draft.left_out:
         detail.append(f"left out: {_reasons(draft.left_out)}")
     return Publication(
-        draft.snapshot_id, publisher.home, state, draft.location, tuple(draft.distinct), "; ".join(detail),
-        made_snapshot_id, draft.left_out,
-    )  # fmt: skip
+        draft.snapshot_id,
+        publisher.home,
+        state,
+        draft.location,
+        tuple(draft.distinct),
+        "; ".join(detail),
+        made_snapshot_id,
+        draft.left_out,
+    )
 
 
 def _reasons(left_out: Mapping[str, str], most: int = 8) -> str:

@@ -75,15 +75,24 @@ class WithCatalogs:
                 taken, doubt = {}, error.message.removeprefix(f"{home}: ")
             records = taken | records
             remarks += [f"no statistics of {home}: {doubt}"] if doubt else []
-        rows = [row | {"ndv": records.pop(row["column_id"])["ndv"], "ndv_exact": False} if row["column_id"] in records
-                else row for row in rows]  # fmt: skip
+        rows = [
+            row | {"ndv": records.pop(row["column_id"])["ndv"], "ndv_exact": False}
+            if row["column_id"] in records
+            else row
+            for row in rows
+        ]
         columns = pa.Table.from_pylist([*rows, *records.values()], COLUMN_SCHEMA) if rows or records else native.columns
         return replace(native, columns=columns, remarks=tuple(remarks))
 
     def _from(
-        self, home: str, namespace: str, name: str, snapshot: Snapshot, native: NativeStats,
+        self,
+        home: str,
+        namespace: str,
+        name: str,
+        snapshot: Snapshot,
+        native: NativeStats,
         wanted: Mapping[int, Column],
-    ) -> tuple[dict[int, dict[str, Any]], str]:  # fmt: skip
+    ) -> tuple[dict[int, dict[str, Any]], str]:
         """Column id → row of COLUMN_SCHEMA from one catalog, and the reason if there are none."""
         requested = tuple(ColumnStatistics(i, column.name, column.logical_type) for i, column in wanted.items())
         about = TableStatistics(namespace, name, snapshot.snapshot_id, requested)
@@ -100,10 +109,16 @@ class WithCatalogs:
                 if doubt := doubts(found, column, snapshot, native, self._connector.format == _LISTED):
                     why = f"{found.location} {doubt}"
                     continue
-                records.setdefault(column_id, {
-                    "column_id": column_id, "column_name": column, "logical_type": wanted[column_id].logical_type,
-                    "ndv": float(distinct), "ndv_exact": False,
-                })  # fmt: skip
+                records.setdefault(
+                    column_id,
+                    {
+                        "column_id": column_id,
+                        "column_name": column,
+                        "logical_type": wanted[column_id].logical_type,
+                        "ndv": float(distinct),
+                        "ndv_exact": False,
+                    },
+                )
         return records, "" if records else why
 
 

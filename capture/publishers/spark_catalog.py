@@ -22,7 +22,7 @@ from capture.spark.session_catalog import (
     name_of,
     row_count_of,
     statistics_of,
-)  # fmt: skip
+)
 from store.model.errors import InvalidArgument, NotFound
 from store.model.logical_types import Kind, parse
 
@@ -31,13 +31,20 @@ _TEXT_OVERHEAD_BYTES: Final = 12  # per string or binary value, in Spark's size 
 _DISCRETE: Final = frozenset({"tinyint", "smallint", "int", "bigint", "date"})
 # Without timestamp_ntz: Spark cannot plan a filter on such a column if it has statistics.
 _FITTING: Final = {
-    Kind.BOOLEAN: {"boolean"}, Kind.INT: {"tinyint", "smallint", "int", "bigint"}, Kind.FLOAT: {"float"},
-    Kind.DOUBLE: {"double"}, Kind.DECIMAL: {"decimal"}, Kind.DATE: {"date"}, Kind.TIMESTAMPTZ: {"timestamp"},
-    Kind.STRING: {"string"}, Kind.BINARY: {"binary"},
-}  # fmt: skip
+    Kind.BOOLEAN: {"boolean"},
+    Kind.INT: {"tinyint", "smallint", "int", "bigint"},
+    Kind.FLOAT: {"float"},
+    Kind.DOUBLE: {"double"},
+    Kind.DECIMAL: {"decimal"},
+    Kind.DATE: {"date"},
+    Kind.TIMESTAMPTZ: {"timestamp"},
+    Kind.STRING: {"string"},
+    Kind.BINARY: {"binary"},
+}
 _JOINED_WITHOUT_BOUNDS: Final = frozenset({"float", "double", "string", "binary"})
-_WITH_HISTOGRAM: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "date",
-                                    "timestamp"})  # fmt: skip
+_WITH_HISTOGRAM: Final = frozenset(
+    {"tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "date", "timestamp"}
+)
 
 
 class SparkCatalogPublisher(Publisher):
@@ -54,8 +61,9 @@ class SparkCatalogPublisher(Publisher):
             raise InvalidArgument(
                 f'spark: the size of "{statistics.full_name}" at snapshot {statistics.snapshot_id} is not known, and '
                 "the catalog cannot store an unknown one",
-                code="NOT_PUBLISHABLE", hint="capture the table, not columns alone",
-            )  # fmt: skip
+                code="NOT_PUBLISHABLE",
+                hint="capture the table, not columns alone",
+            )
         table = self._table
         types = {
             field["name"].lower(): (field["name"], field["type"]) for field in json.loads(self._schema.json())["fields"]
@@ -72,9 +80,13 @@ class SparkCatalogPublisher(Publisher):
         columns, left_out = self.storable(refusal)
         named = [(*types[column.name.lower()], column) for column in columns]  # as the catalog has them
         return Draft(
-            statistics.snapshot_id, name_of(table), {column.name: column.distinct for column in columns}, left_out,
-            [(name, _base(type), column) for name, type, column in named], detail=self._warning(columns),
-        )  # fmt: skip
+            statistics.snapshot_id,
+            name_of(table),
+            {column.name: column.distinct for column in columns},
+            left_out,
+            [(name, _base(type), column) for name, type, column in named],
+            detail=self._warning(columns),
+        )
 
     def write(self, draft: Draft) -> int | None:
         statistics, catalog, identifier = self.statistics, self._catalog, self._table.identifier()
@@ -98,9 +110,13 @@ class SparkCatalogPublisher(Publisher):
         by_name = {ours.get(name.lower(), name): count for name, count in distinct.items()}
         changed = changed_at(table)
         return HomeStatistics(
-            None, name_of(table), by_name, row_count_of(statistics), int(str(statistics.sizeInBytes())),
+            None,
+            name_of(table),
+            by_name,
+            row_count_of(statistics),
+            int(str(statistics.sizeInBytes())),
             dict.fromkeys(by_name, changed) if changed else {},
-        )  # fmt: skip
+        )
 
     def withdraw(self) -> bool:
         if statistics_of(self._catalog.fresh(self._table)) is None:
@@ -152,9 +168,9 @@ class SparkCatalogPublisher(Publisher):
         if registered is None:
             raise NotFound(
                 f'table "{self.statistics.full_name}" is not registered in Spark\'s session catalog by its location',
-                code="UNKNOWN_TABLE", hint="register it (CREATE TABLE … USING … LOCATION …), or name it with the "
-                "option table=db.name",
-            )  # fmt: skip
+                code="UNKNOWN_TABLE",
+                hint="register it (CREATE TABLE … USING … LOCATION …), or name it with the option table=db.name",
+            )
         return registered
 
 

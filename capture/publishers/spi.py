@@ -132,9 +132,10 @@ def publishable(statistics: TableStatistics, *, with_distribution: bool = True) 
         raise InvalidArgument(
             f'no statistics of "{statistics.full_name}" at snapshot {statistics.snapshot_id} may be published: column '
             f'"{name}" {reason}',
-            code="NOT_PUBLISHABLE", hint="capture all statistics at the current snapshot, without sampling"
+            code="NOT_PUBLISHABLE",
+            hint="capture all statistics at the current snapshot, without sampling"
             + (", or publish with allow_inherited" if INHERITED in reason else ""),
-        )  # fmt: skip
+        )
     return replace(statistics, columns=tuple(kept), left_out=left_out)
 
 
@@ -324,9 +325,7 @@ class Publisher(ABC):
         """Location of the table."""
         return self.destination.connector.describe(self.statistics.namespace, self.statistics.name).location
 
-    def storable(
-        self, reason: Callable[[ColumnStatistics], str]
-    ) -> tuple[list[ColumnStatistics], dict[str, str]]:  # fmt: skip
+    def storable(self, reason: Callable[[ColumnStatistics], str]) -> tuple[list[ColumnStatistics], dict[str, str]]:
         """The columns that the home takes, and column → what `reason` says for the others."""
         reasons = {column.name: reason(column) for column in self.statistics.columns}
         columns = [column for column in self.statistics.columns if not reasons[column.name]]
@@ -355,5 +354,7 @@ class Publisher(ABC):
         return Conflict(
             f'table "{statistics.full_name}" moved on: the statistics are of snapshot {statistics.snapshot_id}, the '
             f"table is at {newest}",
-            code="STALE", hint="capture it again, then publish", params={"snapshot": statistics.snapshot_id},
-        )  # fmt: skip
+            code="STALE",
+            hint="capture it again, then publish",
+            params={"snapshot": statistics.snapshot_id},
+        )

@@ -47,9 +47,13 @@ class TrinoDeltaPublisher(Publisher):
         columns, left_out = self.storable(lambda column: _refusal(table, column))
         detail = f"{without} data files have no statistics in the log: Trino will ignore these" if without else ""
         return Draft(
-            statistics.snapshot_id, self._place.name, dict.fromkeys((c.name for c in columns), None), left_out,
-            (table, files, columns), detail=detail,
-        )  # fmt: skip
+            statistics.snapshot_id,
+            self._place.name,
+            dict.fromkeys((c.name for c in columns), None),
+            left_out,
+            (table, files, columns),
+            detail=detail,
+        )
 
     def write(self, draft: Draft) -> int | None:
         table, files, columns = draft.content
@@ -66,9 +70,10 @@ class TrinoDeltaPublisher(Publisher):
         newest = pc.max(files["modification_time"]).as_py() or 0  # Trino's next ANALYZE reads only newer files
         seen = datetime.fromtimestamp(newest / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         self._written = {
-            "modelVersion": NEWEST_MODEL, "alreadyAnalyzedModifiedTimeMax": seen,
+            "modelVersion": NEWEST_MODEL,
+            "alreadyAnalyzedModifiedTimeMax": seen,
             "columnStatistics": entries,
-        }  # fmt: skip
+        }
         folder = open_place(self.table_location, self.destination.config.options).below(FILE.rpartition("/")[0])
         self.removed_orphans += sweep(folder, frozenset)
         replace_file(self._place, json.dumps(self._written, separators=(",", ":")).encode())

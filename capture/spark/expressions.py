@@ -28,14 +28,29 @@ from store.model.errors import InvalidArgument, first_line
 from store.model.logical_types import Kind, LogicalType
 
 _BATCH_ROWS: Final = 1 << 16
-_READABLE: Final = frozenset({
-    Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.STRING, Kind.JSON, Kind.UUID, Kind.BINARY,
-    Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ,
-})  # fmt: skip
+_READABLE: Final = frozenset(
+    {
+        Kind.BOOLEAN,
+        Kind.INT,
+        Kind.FLOAT,
+        Kind.DOUBLE,
+        Kind.DECIMAL,
+        Kind.STRING,
+        Kind.JSON,
+        Kind.UUID,
+        Kind.BINARY,
+        Kind.DATE,
+        Kind.TIMESTAMP,
+        Kind.TIMESTAMPTZ,
+    }
+)
 # What Spark reads unsigned integers as.
 _SIGNED: Final = {
-    pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0),
-}  # fmt: skip
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
 _WIDTHS: Final = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
 # Expressions come from clients: they may use the row only, not read other data or call Java methods.
 _COMMENT: Final = re.compile(r"/\*|--|;")

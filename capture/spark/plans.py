@@ -108,8 +108,13 @@ def plan_of(session: Any, sql: str, *, with_statistics: bool) -> Plan:
         execution = session.sql(sql)._jdf.queryExecution()
         operators = tuple(_operators(session, execution.optimizedPlan(), 0))
         physical = str(execution.executedPlan().toString())
-    joins = tuple(re.findall(r"\b(BroadcastHashJoin|SortMergeJoin|ShuffledHashJoin|BroadcastNestedLoopJoin"
-                             r"|CartesianProduct)\b", physical))  # fmt: skip
+    joins = tuple(
+        re.findall(
+            r"\b(BroadcastHashJoin|SortMergeJoin|ShuffledHashJoin|BroadcastNestedLoopJoin"
+            r"|CartesianProduct)\b",
+            physical,
+        )
+    )
     return Plan(operators, joins, physical)
 
 
@@ -123,9 +128,10 @@ def used_tables(session: Any, plan: Plan) -> list[UsedTable]:
     """The relations of a plan, with the statistics of columns in its filters, joins and aggregates."""
     compared = {
         name
-        for operator in plan.operators if operator.kind in ("Filter", "Join", "Aggregate")
+        for operator in plan.operators
+        if operator.kind in ("Filter", "Join", "Aggregate")
         for name in re.findall(r"[A-Za-z_]\w*", operator.text)
-    }  # fmt: skip
+    }
     tables = []
     for operator in plan.operators:
         if operator.kind != "LogicalRelation":

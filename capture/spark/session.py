@@ -358,9 +358,13 @@ def _packages() -> Path:
 def ddl(schema: pa.Schema) -> str:
     """A schema of int64, float64, bool, string, binary and list<int64> columns in Spark's DDL syntax."""
     names = {
-        pa.int64(): "bigint", pa.float64(): "double", pa.bool_(): "boolean", pa.string(): "string",
-        pa.binary(): "binary", pa.list_(pa.int64()): "array<bigint>",
-    }  # fmt: skip
+        pa.int64(): "bigint",
+        pa.float64(): "double",
+        pa.bool_(): "boolean",
+        pa.string(): "string",
+        pa.binary(): "binary",
+        pa.list_(pa.int64()): "array<bigint>",
+    }
     return ", ".join(f"`{field.name}` {names[field.type]}" for field in schema)
 
 

@@ -64,9 +64,11 @@ class SessionCatalog:
             return self._catalog.getTableMetadata(self._state.sqlParser().parseTableIdentifier(name))
         except Exception:  # py4j wraps Spark's errors
             raise NotFound(
-                f'options.table: Spark\'s session catalog has no table "{name}"', code="UNKNOWN_TABLE",
-                hint="name it as db.table; a name with a dot is quoted by `", params={"field": "options.table"},
-            ) from None  # fmt: skip
+                f'options.table: Spark\'s session catalog has no table "{name}"',
+                code="UNKNOWN_TABLE",
+                hint="name it as db.table; a name with a dot is quoted by `",
+                params={"field": "options.table"},
+            ) from None
 
     def by_location(self, location: str) -> Any | None:
         """Spark's `CatalogTable` registered at a location; None if there is none."""
@@ -136,7 +138,7 @@ class SessionCatalog:
 
     def new_statistics(
         self, table: str, size_bytes: int, row_count: int | None, columns: Mapping[str, Mapping[str, object]]
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Creates Spark's `CatalogStatistics`.
 
         Args:

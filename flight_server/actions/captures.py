@@ -26,8 +26,10 @@ from store.model.targets import NO_COLUMN
 def _tables(call: Call, items: Sequence[CaptureItem]) -> list[TableEntry]:
     """Finds the requested tables; an unknown table or snapshot fails the whole request."""
     access, principal = call.app.access, call.principal
-    found = {name: access.table(name, principal, "capture.run")
-             for name in dict.fromkeys(item.table for item in items if item.table is not None)}  # fmt: skip
+    found = {
+        name: access.table(name, principal, "capture.run")
+        for name in dict.fromkeys(item.table for item in items if item.table is not None)
+    }
     ids = {item.table_id for item in items if item.table_id is not None}
     found |= access.tables_by_id(ids, principal, "capture.run") if ids else {}
     for name, snapshot in dict.fromkeys((i.named, i.snapshot) for i in items if isinstance(i.snapshot, int)):
@@ -169,8 +171,10 @@ def resolve(call: Call, asked: ResolveBody) -> list[Any]:
     if asked.max_bytes is None and not any(item.extras for item in items):
         results: list[Any] = [unpinned[at] if at in unpinned else _as_json(answers[at]) for at in range(len(items))]
     else:
-        results = [unpinned[at] if at in unpinned else _with_extras(call, item, asked_of[at], answers[at])
-                   for at, item in enumerate(items)]  # fmt: skip
+        results = [
+            unpinned[at] if at in unpinned else _with_extras(call, item, asked_of[at], answers[at])
+            for at, item in enumerate(items)
+        ]
     if asked.max_bytes is not None:
         results = answer_budget.limit(results, [item.kinds for item in items], asked.max_bytes)
     placed = dict(zip(within, results, strict=True))
@@ -185,9 +189,10 @@ def _within(items: Sequence[CaptureItem], tables: Sequence[TableEntry], max_targ
     for item, table in zip(items, tables, strict=True):
         targets.setdefault((table.table_key, item.snapshot, item.spec.target.storage_id), len(targets) < max_targets)
     return [
-        at for at, (item, table) in enumerate(zip(items, tables, strict=True))
+        at
+        for at, (item, table) in enumerate(zip(items, tables, strict=True))
         if targets[table.table_key, item.snapshot, item.spec.target.storage_id]
-    ]  # fmt: skip
+    ]
 
 
 def _with_extras(call: Call, item: CaptureItem, question: Question, answer: Answer) -> dict[str, Any]:
@@ -205,9 +210,10 @@ def _with_extras(call: Call, item: CaptureItem, question: Question, answer: Answ
         result["constraints"] = [_seen(each, table, call.principal) for each in app.catalog.constraints(table)]
     if "ticket" in item.extras:
         command = {
-            "table": FLIGHT_OF[spec.target.kind], "snapshot": question.snapshot_id,
+            "table": FLIGHT_OF[spec.target.kind],
+            "snapshot": question.snapshot_id,
             "predicates": of_table(table.full_name),
-        }  # fmt: skip
+        }
         pinned = app.scanner.pin(of_json(command), call.principal)
         result["ticket"] = base64.b64encode(to_ticket(pinned).ticket).decode()
     return result

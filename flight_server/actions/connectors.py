@@ -14,8 +14,7 @@ from store.model.structs import Options, Struct, Text, Truth
 
 
 class _NewConnector(Struct):
-    catalog: Annotated[str, Meta(
-        pattern=r"^(?!\s*$)[^.]+$", title="is not a name", description="a name without dots")]  # fmt: skip
+    catalog: Annotated[str, Meta(pattern=r"^(?!\s*$)[^.]+$", title="is not a name", description="a name without dots")]
     format: Text
     uri: Text
     options: Options | None = None

@@ -70,8 +70,12 @@ def cancel_job(call: Call, body: _Cancellation) -> Results:
             call.app.access.require(call.principal, "capture.run")
             yield {"correlation_id": name, "cancelled": call.app.captures.cancel(call.principal.name, name)}
         case _:
-            raise InvalidField("job_id", "or a correlation_id must be given, and not both",
-                               expected="the id of a job, or a correlation_id", actual=body.job_id)  # fmt: skip
+            raise InvalidField(
+                "job_id",
+                "or a correlation_id must be given, and not both",
+                expected="the id of a job, or a correlation_id",
+                actual=body.job_id,
+            )
 
 
 @action(_JobBody, "Waits until a job has ended")
@@ -169,9 +173,10 @@ def _finish(
     call.app.access.require_worker(call.principal)
     queue = call.app.queue
     parts = [
-        part for item in ingest.with_streams(rows, streams)
+        part
+        for item in ingest.with_streams(rows, streams)
         for part in ingest.inline(item, len(finishes), call.principal, call.app.policy, call.is_cancelled)
-    ]  # fmt: skip
+    ]
     for ended in finishes:
         with contextlib.suppress(Conflict):  # the lease is lost, as the answer to its finish says
             for listing in ended.listings:

@@ -30,9 +30,14 @@ def publish(call: Call, wanted: _Publish) -> Results:
     if not isinstance(wanted.snapshot, int):
         snapshot_id = app.publishing.snapshot_of(table, snapshot_id)
     yield app.publishing.publish(
-        table, wanted.to, snapshot_id, dry_run=bool(wanted.dry_run), allow_inherited=bool(wanted.allow_inherited),
-        options=wanted.options or {}, is_cancelled=call.is_cancelled,
-    )  # fmt: skip
+        table,
+        wanted.to,
+        snapshot_id,
+        dry_run=bool(wanted.dry_run),
+        allow_inherited=bool(wanted.allow_inherited),
+        options=wanted.options or {},
+        is_cancelled=call.is_cancelled,
+    )
 
 
 @action(_Home, "Removes published statistics from where `publish` has written them")

@@ -36,9 +36,12 @@ class _SystemScan(Struct):
 def scan_system_table(call: Call, scan: _SystemScan) -> Results:
     check_query_id(scan.query_id, call.query_id)
     command = {
-        "table": scan.table, "columns": scan.required_columns, "predicates": scan.predicates,
-        "output_format": scan.output_format, "query_id": scan.query_id,
-    }  # fmt: skip
+        "table": scan.table,
+        "columns": scan.required_columns,
+        "predicates": scan.predicates,
+        "output_format": scan.output_format,
+        "query_id": scan.query_id,
+    }
     request = of_json({name: value for name, value in command.items() if value is not None})
     call.app.access.require(call.principal, "stats.read")
     with call.app.scanner.reader(request, call.principal, call.is_cancelled) as batches:
@@ -74,9 +77,11 @@ def backup(call: Call, copy: _Backup) -> Results:
 @action(Struct, "Whether the server is well; needs no credentials", open=True)
 def health(call: Call, _: Struct) -> Results:
     yield {
-        **call.app.health(), "version": release(), "uptime_ms": int((time.time() - call.app.started) * 1000),
+        **call.app.health(),
+        "version": release(),
+        "uptime_ms": int((time.time() - call.app.started) * 1000),
         "jobs": call.app.jobs.counts(),
-    }  # fmt: skip
+    }
 
 
 @cache  # reads the files of the installation

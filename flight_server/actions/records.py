@@ -90,10 +90,11 @@ def stats_meta(call: Call, record: _OneRecord) -> Results:
     table = call.app.access.table(record.table, call.principal, "stats.read")
     meta = call.app.store.meta(table, call.app.catalog.snapshot_id(table, record.snapshot), target)
     yield {
-        "content_hash": meta.content_hash, "generation": meta.generation,
+        "content_hash": meta.content_hash,
+        "generation": meta.generation,
         "created_at": meta.created_at and meta.created_at.isoformat(),
         "refreshed_at": meta.refreshed_at and meta.refreshed_at.isoformat(),
-    }  # fmt: skip
+    }
 
 
 class _SketchMerge(SketchedColumn):

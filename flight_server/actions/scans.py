@@ -54,8 +54,14 @@ def answer(call: Call, query: _Query) -> list[Any]:
     table = app.access.table(request.table, call.principal, "stats.read")
     found = answers.answer(app.planner, table, request, query.snapshot, call.is_cancelled)
     app.usage.note(table.table_key, found.columns)
-    return [{"snapshot_id": found.snapshot_id, "exact": found.results is not None, "results": found.results,
-             "reason": found.reason}]  # fmt: skip
+    return [
+        {
+            "snapshot_id": found.snapshot_id,
+            "exact": found.results is not None,
+            "results": found.results,
+            "reason": found.reason,
+        }
+    ]
 
 
 def capture_files(app: App, table: TableEntry, snapshot: str | int) -> None:

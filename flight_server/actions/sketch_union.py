@@ -60,9 +60,7 @@ def theta_of(call: Call, of: SketchedColumn, allow_partial: bool, chosen: Sequen
         return _united(own, snapshot_id)
     of_files = [row for row in whole if row["target_kind"] == "FILE"]
     captured = max((row["snapshot_id"] for row in of_files), default=snapshot_id)  # all are of one listing
-    files = read_table(
-        call.reader, "stats.files", table.full_name, None, equal("freshness", EXACT), snapshot=captured
-    )  # fmt: skip
+    files = read_table(call.reader, "stats.files", table.full_name, None, equal("freshness", EXACT), snapshot=captured)
     column = f'column "{of.column}" of "{table.full_name}"'
     among = None if chosen is None else _paths_in(call, table, captured, files, chosen)
     parts = [row for row in of_files if among is None or row["file_path"] in among]
@@ -80,14 +78,13 @@ def theta_of(call: Call, of: SketchedColumn, allow_partial: bool, chosen: Sequen
             )
         return _united(parts, snapshot_id, is_whole=is_whole)
     if not rows or chosen is not None:
-        raise NotFound(
-            f"no theta sketch is stored of {column}", code="UNKNOWN_SKETCH", hint="capture its NDV first"
-        )  # fmt: skip
+        raise NotFound(f"no theta sketch is stored of {column}", code="UNKNOWN_SKETCH", hint="capture its NDV first")
     if not allow_partial:
         raise InvalidArgument(
             f"the theta sketch of {column} is of a sample",
-            code="PARTIAL_SKETCH", hint='capture its NDV without sampling, or set "allow_partial": true',
-        )  # fmt: skip
+            code="PARTIAL_SKETCH",
+            hint='capture its NDV without sampling, or set "allow_partial": true',
+        )
     return _united(rows, snapshot_id, is_whole=False)
 
 
@@ -105,8 +102,9 @@ def _paths_in(
     if not files.num_rows:
         raise NotFound(
             f'no files of "{table.full_name}" at snapshot {snapshot_id} are stored, so none are known by partition',
-            code="UNKNOWN_SKETCH", hint="capture the table with its columns first",
-        )  # fmt: skip
+            code="UNKNOWN_SKETCH",
+            hint="capture the table with its columns first",
+        )
     parsed = [parse_json(each.encode(), "partition") if isinstance(each, str) else each for each in chosen]
     catalog = call.app.catalog
     columns = catalog.schema_columns(table, catalog.snapshot(table, snapshot_id).schema_hash)
@@ -117,7 +115,9 @@ def _paths_in(
 def _with_data(files: pa.Table, among: Collection[str] | None) -> set[str]:
     """The paths of the data files that may have rows."""
     return {
-        file["file_path"] for file in files.select(["file_path", "file_content", "row_count"]).to_pylist()
-        if file["file_content"] in (None, "DATA") and file["row_count"] != 0
+        file["file_path"]
+        for file in files.select(["file_path", "file_content", "row_count"]).to_pylist()
+        if file["file_content"] in (None, "DATA")
+        and file["row_count"] != 0
         and (among is None or file["file_path"] in among)
-    }  # fmt: skip
+    }

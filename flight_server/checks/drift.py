@@ -69,8 +69,11 @@ def distance(before: bytes, after: bytes) -> Distance | None:
         part = slice(start, None if above else place)
         if place < len(points) if above else place:
             # extremes are exact: a sketch without values beyond the fence has no error there
-            error = sum(each for each, state in zip(errors, (one, other), strict=True)
-                        if (state.high > fence if above else state.low < fence))  # fmt: skip
+            error = sum(
+                each
+                for each, state in zip(errors, (one, other), strict=True)
+                if (state.high > fence if above else state.low < fence)
+            )
             weighed = tail(np.maximum(gaps[part] - error, 0.0), (shares[0][part] + shares[1][part]) / 2)
             if weighed.max() > found.tails:
                 at = start + int(weighed.argmax())

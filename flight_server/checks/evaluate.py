@@ -28,9 +28,13 @@ class _NoHistory(Exception):
 
 
 def check(
-    reader: Reader, table: str, rules: Sequence[Rule], against: int | str | None = None, now: datetime | None = None,
+    reader: Reader,
+    table: str,
+    rules: Sequence[Rule],
+    against: int | str | None = None,
+    now: datetime | None = None,
     only_timely: bool = False,
-) -> list[Result]:  # fmt: skip
+) -> list[Result]:
     """Evaluates the rules that apply to a table.
 
     Args:
@@ -76,9 +80,14 @@ class _Subject:
     """A table's statistics, read once and used by each rule."""
 
     def __init__(
-        self, reader: Reader, facts: TableSummary, at: int | str, against: int | str | None, now: datetime,
+        self,
+        reader: Reader,
+        facts: TableSummary,
+        at: int | str,
+        against: int | str | None,
+        now: datetime,
         only_timely: bool = False,
-    ):  # fmt: skip
+    ):
         self._reader, self._table, self._facts = reader, facts.name, facts
         self._at, self._against, self._now, self._only_timely = at, against, now, only_timely
         self._sketches: dict[tuple[int | str, str], dict[int, Row]] = {}
@@ -151,9 +160,15 @@ class _Subject:
         return self._judged(rule, column, value, snapshot_id, detail, inherited, limits)
 
     def _judged(
-        self, rule: Rule, column: str | None, value: Any, snapshot_id: int | None, detail: str, pending: bool = False,
+        self,
+        rule: Rule,
+        column: str | None,
+        value: Any,
+        snapshot_id: int | None,
+        detail: str,
+        pending: bool = False,
         limits: Sequence[Any] = (),
-    ) -> Result:  # fmt: skip
+    ) -> Result:
         state = State.of(rule.level, passed=value is not None and rule.condition.holds(value, limits))
         shown: float | str | None = value.text if isinstance(value, measures.Ordered) else value
         if isinstance(value, Fraction):
@@ -283,10 +298,18 @@ class _Subject:
 
     def _most_common(self, rule: Rule, row: Row) -> tuple[Any, str]:
         """The first of a column's most common values that breaks the condition, else the most common one."""
-        found = read_table(
-            self._reader, "stats.most_common_values", self._table, None, equal("column_id", row["column_id"]),
-            snapshot=self._at,
-        ).sort_by("rank").to_pylist()  # fmt: skip
+        found = (
+            read_table(
+                self._reader,
+                "stats.most_common_values",
+                self._table,
+                None,
+                equal("column_id", row["column_id"]),
+                snapshot=self._at,
+            )
+            .sort_by("rank")
+            .to_pylist()
+        )
         if not found and ((kind := measures.kind_of(row)) in NESTED or self._sketch(self._at, row["column_id"], "MCV")):
             raise measures.DoesNotApply(f"this {kind} column has no values that are common")
         if not found:

@@ -47,10 +47,11 @@ def known_values(measure: str, rows: Sequence[Row]) -> list[tuple[int, float]]:
     A sample has another mean, and fewer distinct values, than all rows: records unlike the newest are left out.
     """
     return [
-        (place, float(value)) for place, row in enumerate(rows)
+        (place, float(value))
+        for place, row in enumerate(rows)
         if measures.is_uncertain(row, measure) == measures.is_uncertain(rows[-1], measure)
         and (value := measures.number_in(row, measure)) is not None
-    ]  # fmt: skip
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class _Series:
 
 def results(
     reader: Reader, facts: TableSummary, rule: Rule, now: datetime, only_timely: bool = False
-) -> Iterator[Result]:  # fmt: skip
+) -> Iterator[Result]:
     """Judges what is captured of the current snapshot; of a measure without a value of it there is no result.
 
     Args:
@@ -102,9 +103,16 @@ def results(
         if strange and found.is_level:
             told += "; it is the third in a row, and learned as the new level"
         yield Result(
-            facts.name, one.column, rule_of(one.measure), one.measure, rule.level,
-            State.of(rule.level, passed=not strange), one.values[-1], current, told,
-        )  # fmt: skip
+            facts.name,
+            one.column,
+            rule_of(one.measure),
+            one.measure,
+            rule.level,
+            State.of(rule.level, passed=not strange),
+            one.values[-1],
+            current,
+            told,
+        )
 
 
 def _gap(table: str, snapshots: Sequence[Row], current: int | None, rule: Rule, now: datetime) -> Iterator[Result]:
@@ -114,9 +122,16 @@ def _gap(table: str, snapshots: Sequence[Row], current: int | None, rule: Rule, 
         gap = (now - times[-1]).total_seconds()
         state = State.of(rule.level, passed=gap <= longest.total_seconds())
         yield Result(
-            table, None, rule_of(GAP), GAP, rule.level, state, gap, current,
+            table,
+            None,
+            rule_of(GAP),
+            GAP,
+            rule.level,
+            state,
+            gap,
+            current,
             f"a commit is expected within {longest.total_seconds() / 3600:,.3g} hours of the last",
-        )  # fmt: skip
+        )
 
 
 def _series(reader: Reader, facts: TableSummary, rule: Rule, current: int | None) -> Iterator[_Series]:
@@ -127,9 +142,10 @@ def _series(reader: Reader, facts: TableSummary, rule: Rule, current: int | None
     for row in history.in_order(reader, facts.name, read_table(reader, "stats.columns", facts.name).to_pylist()):
         columns.setdefault(row["column_id"], []).append(row)
     columns = {
-        key: rows for key, rows in columns.items()
+        key: rows
+        for key, rows in columns.items()
         if rows[-1]["snapshot_id"] == current and rule.takes(rows[-1]["column_name"] or "")
-    }  # fmt: skip
+    }
     for rows in columns.values():
         for measure in OF_COLUMN[:-1]:
             yield _Series.of(measure, rows[-1]["column_name"], rows)
@@ -142,15 +158,22 @@ def _drifts(reader: Reader, table: str, columns: dict[int, list[Row]]) -> Iterat
     if len(newest) <= expectations.LEAST:
         return
     sketches = read_table(
-        reader, "stats.sketches", table, ["column_id", "snapshot_id", "data"], equal("role", "QUANTILES"),
-        equal("target_kind", "COLUMN"), equal("snapshot_id", *newest),
-    ).to_pylist()  # fmt: skip
+        reader,
+        "stats.sketches",
+        table,
+        ["column_id", "snapshot_id", "data"],
+        equal("role", "QUANTILES"),
+        equal("target_kind", "COLUMN"),
+        equal("snapshot_id", *newest),
+    ).to_pylist()
     data = {(row["column_id"], row["snapshot_id"]): row["data"] for row in sketches}
     for column_id, rows in columns.items():
         known = [
-            row for row in rows[-_SKETCHES:] if (column_id, row["snapshot_id"]) in data
+            row
+            for row in rows[-_SKETCHES:]
+            if (column_id, row["snapshot_id"]) in data
             and (row["completeness"] == "PARTIAL") == (rows[-1]["completeness"] == "PARTIAL")
-        ]  # fmt: skip
+        ]
         values, at = [], []
         for before, after in pairwise(known):
             pair = (data[column_id, row["snapshot_id"]] for row in (before, after))

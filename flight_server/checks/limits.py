@@ -21,18 +21,28 @@ from typing import Any, Final, Protocol
 from flight_server.views.table_summary import nearest_float
 
 OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
     "=": operator.eq,
-}  # fmt: skip
+}
 MOST_SNAPSHOTS: Final = 1000  # of `last N`
 LEAST_FOR_SIGMA: Final = 3  # earlier values: fewer have no deviation worth the name
 
 _SECONDS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
-_BYTES: Final = {"B": 1} | {f"{p}B": 1000**n for n, p in enumerate("kMGT", 1)} | {
-    f"{p}iB": 1024**n for n, p in enumerate("KMGT", 1)}  # fmt: skip
+_BYTES: Final = (
+    {"B": 1}
+    | {f"{p}B": 1000**n for n, p in enumerate("kMGT", 1)}
+    | {f"{p}iB": 1024**n for n, p in enumerate("KMGT", 1)}
+)
 UNITS: Final[dict[str, dict[str, int]]] = {
-    "age_seconds": _SECONDS, "size_bytes": _BYTES, "avg_width_bytes": _BYTES,
-}  # fmt: skip
+    "age_seconds": _SECONDS,
+    "size_bytes": _BYTES,
+    "avg_width_bytes": _BYTES,
+}
 SHARES: Final = frozenset({"null_fraction", "distinct_fraction", "drift", "containment"})  # with limits such as 5%
 TEXTUAL: Final = frozenset({"min", "max", "most_common", "select"})  # measures that compare with texts, dates and times
 
@@ -164,8 +174,9 @@ def parse(text: str, measure: str, measures: Sequence[str], of_change: bool = Fa
     """
     match = _CONDITION.fullmatch(text.strip())
     if match is None:
-        raise ValueError("expected an operator and a limit, `in (…)`, `between … and …`, `within N sigma of last N` "
-                         "or `matches '…'`")  # fmt: skip
+        raise ValueError(
+            "expected an operator and a limit, `in (…)`, `between … and …`, `within N sigma of last N` or `matches '…'`"
+        )
     if match["pattern"] is not None:
         return _pattern(match["pattern"].replace("''", "'"), measure, bool(match["unlike"]))
     if match["band"]:
@@ -206,8 +217,10 @@ def _pattern(text: str, measure: str, unlike: bool) -> Condition:
 def _limit(text: str, measure: str, measures: Sequence[str], of_change: bool) -> Limit:
     match = _LIMIT.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"the limit {text.strip()!r} must be a number, a text in single quotes, a date or a time, "
-                         "or `N% of previous`, `N% of last N`, `N% of MEASURE of COLUMN`")  # fmt: skip
+        raise ValueError(
+            f"the limit {text.strip()!r} must be a number, a text in single quotes, a date or a time, "
+            "or `N% of previous`, `N% of last N`, `N% of MEASURE of COLUMN`"
+        )
     if match["number"] is not None:
         if of_change and match["unit"] == "%":
             return Limit(Fraction(match["number"]) / 100, percent=True)
@@ -215,8 +228,10 @@ def _limit(text: str, measure: str, measures: Sequence[str], of_change: bool) ->
     if match["of"] is None:
         limit = match["moment"] if match["text"] is None else match["text"].replace("''", "'")
         if measure not in TEXTUAL:
-            raise ValueError(f"the limit {text.strip()} is no number; only min and max, most_common and a SELECT "
-                             "compare with texts, dates, times")  # fmt: skip
+            raise ValueError(
+                f"the limit {text.strip()} is no number; only min and max, most_common and a SELECT "
+                "compare with texts, dates, times"
+            )
         return Limit(limit)
     share = Fraction(match["share"]) / 100 if match["share"] else Fraction(1)
     if match["of"] == "previous":

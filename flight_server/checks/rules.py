@@ -29,9 +29,19 @@ from store.model.structs import Struct, read
 
 OF_TABLE: Final = ("row_count", "size_bytes", "file_count", "age_seconds", "schema_changes")
 OF_COLUMN: Final = (
-    "null_fraction", "null_count", "nan_count", "ndv", "distinct_fraction", "min", "max", "mean", "stddev",
-    "avg_width_bytes", "most_common", "drift",
-)  # fmt: skip
+    "null_fraction",
+    "null_count",
+    "nan_count",
+    "ndv",
+    "distinct_fraction",
+    "min",
+    "max",
+    "mean",
+    "stddev",
+    "avg_width_bytes",
+    "most_common",
+    "drift",
+)
 CONTAINMENT, SELECT = OF_OTHERS  # the measures of COLUMN in TABLE.COLUMN, and of a SELECT
 LEARNED: Final = "learned"  # a rule that asks for what was learned of the table and its columns
 AGAINST: Final = frozenset({"drift", "schema_changes"})  # measures that compare two snapshots
@@ -113,9 +123,12 @@ class Rule:
 
 
 def parse(
-    text: str, level: Level = Level.FAIL, tables: Sequence[str] = ("*",), columns: Sequence[str] = (),
+    text: str,
+    level: Level = Level.FAIL,
+    tables: Sequence[str] = ("*",),
+    columns: Sequence[str] = (),
     of_change: bool = False,
-) -> Rule:  # fmt: skip
+) -> Rule:
     """Parses a rule.
 
     Args:
@@ -156,8 +169,9 @@ def parse(
     condition = _condition(text, match["condition"], measure, changes)
     if (changes or measure in _NOT_RELATIVE) and any(limit.is_relative for limit in condition.limits):
         raise InvalidArgument(f"the rule {text!r} compares {measure} with another value; its limits must be constants")
-    if measure in OF_TABLE and any(limit.other and limit.other[0] in OF_COLUMN and limit.other[1] is None
-                                   for limit in condition.limits):  # fmt: skip
+    if measure in OF_TABLE and any(
+        limit.other and limit.other[0] in OF_COLUMN and limit.other[1] is None for limit in condition.limits
+    ):
         raise InvalidArgument(f"the rule {text!r} compares with a measure of columns", hint="say MEASURE of COLUMN")
     return make(measure, condition, columns=named, of_change=changes)
 
@@ -171,10 +185,13 @@ def _condition(text: str, condition: str, measure: str, of_change: bool = False)
 
 
 _Pattern = Annotated[str, Meta(min_length=1)]
-_Patterns = Annotated[_Pattern | list[_Pattern], Meta(
-    title="must be a pattern or a list of patterns", description="texts")]  # fmt: skip
-_Snapshot = Annotated[int | Annotated[str, Meta(pattern=rf"^({PREVIOUS}|-?\d{{1,19}})$")], Meta(
-    title="must be the id of a snapshot", description=f'an id, or "{PREVIOUS}"')]  # fmt: skip
+_Patterns = Annotated[
+    _Pattern | list[_Pattern], Meta(title="must be a pattern or a list of patterns", description="texts")
+]
+_Snapshot = Annotated[
+    int | Annotated[str, Meta(pattern=rf"^({PREVIOUS}|-?\d{{1,19}})$")],
+    Meta(title="must be the id of a snapshot", description=f'an id, or "{PREVIOUS}"'),
+]
 
 
 class _Entry(Struct):

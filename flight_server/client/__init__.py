@@ -5,5 +5,14 @@ from flight_server.client.errors import reason
 from flight_server.client.stats_client import Actions, StatsClient, connect
 from flight_server.table_names import full_name, join_name, of_table, split_name
 
-__all__ = ["DEFAULT_URI", "Actions", "StatsClient", "connect", "full_name", "join_name", "of_table", "reason",
-           "split_name"]  # fmt: skip
+__all__ = [
+    "DEFAULT_URI",
+    "Actions",
+    "StatsClient",
+    "connect",
+    "full_name",
+    "join_name",
+    "of_table",
+    "reason",
+    "split_name",
+]

@@ -16,16 +16,23 @@ from flight_server.estimates import COLUMN_FIELDS, TABLE_FIELDS, Estimate, Row, 
 TABLE_COLUMNS: Final = TABLE_FIELDS
 COLUMNS: Final = ("column_id", "column_name", *COLUMN_FIELDS)
 _KEYS: Final = {
-    "row_count": "row_count", "null_count": "null_count", "ndv": "distinct_count", "max": "max_value",
-    "min": "min_value", "avg_width_bytes": "average_byte_width", "max_width_bytes": "max_byte_width",
-}  # fmt: skip
+    "row_count": "row_count",
+    "null_count": "null_count",
+    "ndv": "distinct_count",
+    "max": "max_value",
+    "min": "min_value",
+    "avg_width_bytes": "average_byte_width",
+    "max_width_bytes": "max_byte_width",
+}
 _KINDS: Final = (pa.field("int64", pa.int64()), pa.field("float64", pa.float64()), pa.field("utf8", pa.string()))
 _VALUE: Final = pa.dense_union(_KINDS)
 _KEY: Final = pa.dictionary(pa.int32(), pa.string())
-TYPE: Final = pa.struct([
-    pa.field("column", pa.int32()),
-    pa.field("statistics", pa.map_(_KEY, pa.field("items", _VALUE, False)), False),
-])  # fmt: skip
+TYPE: Final = pa.struct(
+    [
+        pa.field("column", pa.int32()),
+        pa.field("statistics", pa.map_(_KEY, pa.field("items", _VALUE, False)), False),
+    ]
+)
 
 
 def build(table: Row | None, columns: Sequence[Row], order: Mapping[int, int]) -> pa.StructArray:
@@ -55,10 +62,11 @@ def build(table: Row | None, columns: Sequence[Row], order: Mapping[int, int]) -
             values[kind].append(value)
         ends.append(len(keys))
     union = pa.UnionArray.from_dense(
-        pa.array(kinds, pa.int8()), pa.array(places, pa.int32()),
+        pa.array(kinds, pa.int8()),
+        pa.array(places, pa.int32()),
         [pa.array(each, field.type) for each, field in zip(values, _KINDS, strict=True)],
         [field.name for field in _KINDS],
-    )  # fmt: skip
+    )
     names = pa.array(keys, pa.string()).dictionary_encode().cast(_KEY)
     maps = pa.MapArray.from_arrays(pa.array(ends, pa.int32()), names, union, type=TYPE.field("statistics").type)
     return pa.StructArray.from_arrays([pa.array([place for place, _ in rows], pa.int32()), maps], fields=list(TYPE))

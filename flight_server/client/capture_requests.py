@@ -15,9 +15,12 @@ Row = Mapping[str, Any]
 
 
 def requests_for(
-    common: Mapping[str, Any], rows: Sequence[Row], columns: Sequence[str] | None, kinds: Sequence[str] | None,
+    common: Mapping[str, Any],
+    rows: Sequence[Row],
+    columns: Sequence[str] | None,
+    kinds: Sequence[str] | None,
     sampling: str | Mapping[str, Any] | None,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """Requests for the table, then for each of its columns.
 
     Args:
@@ -71,8 +74,7 @@ def without_missing(
 
     tables = {one["table"] for one in outcomes if is_missing(one)} if snapshot == "current" else ()
     known = {table: columns(table) for table in tables}
-    return [one for one in outcomes
-            if not is_missing(one) or one["target"]["column_id"] in known.get(one["table"], ())]  # fmt: skip
+    return [one for one in outcomes if not is_missing(one) or one["target"]["column_id"] in known.get(one["table"], ())]
 
 
 def pick_column(table: str, column: str, rows: Sequence[Row]) -> int:

@@ -21,9 +21,16 @@ from flight_server.conditions.exact_json import dumps
 
 T = TypeVar("T")
 
-_READS: Final = frozenset({  # of the actions
-    "read", "scan_system_table", "health", "stats_meta", "merge_sketches", "answer",
-})  # fmt: skip
+_READS: Final = frozenset(
+    {  # of the actions
+        "read",
+        "scan_system_table",
+        "health",
+        "stats_meta",
+        "merge_sketches",
+        "answer",
+    }
+)
 
 DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
 PUT_ROWS: Final = 65_536  # most rows of a batch sent to the server
@@ -229,9 +236,12 @@ class Connection:
             return self._put(self._flights[self._at[True]], command, rows.schema, rows)
 
     def _put(
-        self, client: flight.FlightClient, command: Mapping[str, Any], schema: pa.Schema,
+        self,
+        client: flight.FlightClient,
+        command: Mapping[str, Any],
+        schema: pa.Schema,
         batches: Iterable[pa.RecordBatch],
-    ) -> dict[str, int]:  # fmt: skip
+    ) -> dict[str, int]:
         reply: dict[str, int] = {}
         writer, metadata = client.do_put(_descriptor(command), schema, self.options())
         try:
@@ -248,9 +258,12 @@ class Connection:
         return reply
 
     def act(
-        self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = None,
+        self,
+        name: str,
+        body: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
         correlation_id: str | None = None,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Any]:
         """Calls an action with JSON results; returns all of them, in order.
 
         Args:
@@ -262,9 +275,12 @@ class Connection:
         return self.call(lambda: [json.loads(result) for result in self.act_raw(name, body, timeout, correlation_id)])
 
     def act_raw(
-        self, name: str, body: Mapping[str, Any] | None = None, timeout: float | None = None,
+        self,
+        name: str,
+        body: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
         correlation_id: str | None = None,
-    ) -> Iterator[bytes]:  # fmt: skip
+    ) -> Iterator[bytes]:
         """Calls an action without parsing its results.
 
         Args:

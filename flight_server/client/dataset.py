@@ -50,9 +50,13 @@ class FlightDataset(ds.FileSystemDataset):
     """
 
     def __init__(
-        self, client: Connection, flight: str, snapshot: str | int | None = None, allow_stale: bool = False,
+        self,
+        client: Connection,
+        flight: str,
+        snapshot: str | int | None = None,
+        allow_stale: bool = False,
         filter: pc.Expression | None = None,
-    ):  # fmt: skip
+    ):
         command: dict[str, Any] = {"table": flight, "strict": True}
         if snapshot is not None:
             command |= {"snapshot": snapshot, "allow_stale": allow_stale}
@@ -163,9 +167,14 @@ class Scan:
     """
 
     def __init__(
-        self, client: Connection, command: dict[str, Any], schema: pa.Schema, columns: Any,
-        filter: pc.Expression | None, batch_size: int | None,
-    ):  # fmt: skip
+        self,
+        client: Connection,
+        command: dict[str, Any],
+        schema: pa.Schema,
+        columns: Any,
+        filter: pc.Expression | None,
+        batch_size: int | None,
+    ):
         self.dataset_schema = schema
         self._client, self._batch_size, self._filter = client, batch_size, filter
         self._computed: dict[str, pc.Expression] | None = columns if isinstance(columns, dict) else None

@@ -36,10 +36,18 @@ _FIELD_ID: Final = b"PARQUET:field_id"
 _FOOTERS_AT_ONCE: Final = 16  # threads
 _NO_DELETES: Final = frozenset({"parquet", "external"})  # formats without row-level deletes, or that nobody knows
 _TYPES: Final = {
-    "INT": pa.int64(), "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(), "STRING": pa.string(),
-    "BINARY": pa.binary(), "DATE": pa.date32(), "TIME": pa.time64("us"), "TIMESTAMP": pa.timestamp("us"),
-    "TIMESTAMPTZ": pa.timestamp("us", "UTC"), "UUID": pa.binary(16),
-}  # fmt: skip
+    "INT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIME": pa.time64("us"),
+    "TIMESTAMP": pa.timestamp("us"),
+    "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
+    "UUID": pa.binary(16),
+}
 _FIXED: Final = frozenset({"INT", "FLOAT", "DOUBLE", "BOOLEAN", "STRING", "DATE"})  # of one Arrow type in every file
 
 
@@ -158,15 +166,19 @@ class Scan:
             lacking.append(names.keys() - {place[0] for _, place in found})
         wanted = sorted({names[name] for each in lacking for name in each})
         facts = self._facts(wanted) if wanted else {}
-        return [{name: self._constant(facts, path, names[name], name) for name in sorted(each)}
-                for path, each in zip(paths, lacking, strict=True)]  # fmt: skip
+        return [
+            {name: self._constant(facts, path, names[name], name) for name in sorted(each)}
+            for path, each in zip(paths, lacking, strict=True)
+        ]
 
     def _facts(self, column_ids: Sequence[int]) -> dict[tuple[str, int], Mapping[str, Any]]:
         rows = self._read_table(
-            "stats.file_columns", self._table,
+            "stats.file_columns",
+            self._table,
             ["file_path", "column_id", "row_count", "null_count", "min", "max", "usable_for"],
-            [{"column": "column_id", "op": "IN", "values": list(column_ids)}], self._about["snapshot_id"],
-        )  # fmt: skip
+            [{"column": "column_id", "op": "IN", "values": list(column_ids)}],
+            self._about["snapshot_id"],
+        )
         return {(row["file_path"], row["column_id"]): row for row in rows.to_pylist()}
 
     def _constant(self, facts: Mapping[tuple[str, int], Mapping[str, Any]], path: str, id: int, name: str) -> Any:

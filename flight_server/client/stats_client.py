@@ -187,9 +187,14 @@ class StatsClient(StatsReader):
         return set(self.read_table("information_schema.columns", table, ["column_id"])["column_id"].to_pylist())
 
     def resolve(
-        self, requests: Iterable[Mapping[str, Any]], *, engine: str | None = None, max_bytes: int | None = None,
-        max_targets: int | None = None, timeout: float | None = None,
-    ) -> list[dict[str, Any]]:  # fmt: skip
+        self,
+        requests: Iterable[Mapping[str, Any]],
+        *,
+        engine: str | None = None,
+        max_bytes: int | None = None,
+        max_targets: int | None = None,
+        timeout: float | None = None,
+    ) -> list[dict[str, Any]]:
         """Reads statistics from the store; missing ones are captured within a budget.
 
         Args:
@@ -209,10 +214,19 @@ class StatsClient(StatsReader):
         return answer
 
 
-_ONE_RESULT: Final = frozenset({
-    "register_connector", "validate_connector", "drop_connector", "get_job", "cancel_job", "wait_job", "delete_stats",
-    "stats_meta", "health",
-})  # fmt: skip
+_ONE_RESULT: Final = frozenset(
+    {
+        "register_connector",
+        "validate_connector",
+        "drop_connector",
+        "get_job",
+        "cancel_job",
+        "wait_job",
+        "delete_stats",
+        "stats_meta",
+        "health",
+    }
+)
 
 
 class Actions:

@@ -37,12 +37,15 @@ from store.model.names import is_pattern, matcher
 def ls(
     pattern: Annotated[
         str | None,
-        argument(metavar="PATTERN", help="Such as 'lake.sales.*', or the name of a catalog, schema or table.",
-                       shell_complete=complete_table),
+        argument(
+            metavar="PATTERN",
+            help="Such as 'lake.sales.*', or the name of a catalog, schema or table.",
+            shell_complete=complete_table,
+        ),
     ] = None,
     format: FormatOption = Format.TABLE,
     connection: ConnectionOptions = CONNECTION,
-) -> None:  # fmt: skip
+) -> None:
     """List tables with their rows, files, bytes, age and errors."""
     with connect(connection) as client:
         rows = catalog_summary.rows(client)
@@ -66,21 +69,28 @@ def ls(
     headers = ("table", "format", "rows", "files", "size", "captured", "freshness", "trouble")
     lines = [
         [
-            name, row["format"] or "", table_summary.count(row["row_count"]),
-            table_summary.count(row["data_file_count"]), table_summary.size(row["total_size_bytes"]),
-            table_summary.age(row["refreshed_at"] or row["captured_at"]), row["freshness"] or "not captured",
+            name,
+            row["format"] or "",
+            table_summary.count(row["row_count"]),
+            table_summary.count(row["data_file_count"]),
+            table_summary.size(row["total_size_bytes"]),
+            table_summary.age(row["refreshed_at"] or row["captured_at"]),
+            row["freshness"] or "not captured",
             row["last_error"] or "",
         ]
         for name, row in zip(text.short_names(list(map(full_name, rows))), rows, strict=True)
-    ]  # fmt: skip
+    ]
     kept = [
         place for place, name in enumerate(headers) if name not in ("format", "trouble") or any(r[place] for r in lines)
     ]
     right = [headers[place] in ("rows", "files", "size", "captured") for place in kept]
     left_out = text.write_text(
-        [headers[place] for place in kept], [[line[place] for place in kept] for line in lines], right=right,
-        whole=("table",), spare=("files", "format", "captured"),
-    )  # fmt: skip
+        [headers[place] for place in kept],
+        [[line[place] for place in kept] for line in lines],
+        right=right,
+        whole=("table",),
+        spare=("files", "format", "captured"),
+    )
     say_left_out(left_out)
 
 
@@ -103,14 +113,18 @@ def history(
     headers = ("snapshot", "committed", "rows", "null %", "distinct", "min", "max", "mean", "stddev")
     lines = [
         [
-            str(row["snapshot_id"]), table_summary.moment(row["committed_at"]), table_summary.count(row["row_count"]),
-            table_summary.percent_null(row), table_summary.distinct(row),
+            str(row["snapshot_id"]),
+            table_summary.moment(row["committed_at"]),
+            table_summary.count(row["row_count"]),
+            table_summary.percent_null(row),
+            table_summary.distinct(row),
             table_summary.bound(row["min"], row["min_is_exact"], "≥"),
             table_summary.bound(row["max"], row["max_is_exact"], "≤"),
-            table_summary.rounded(row.get("mean")), table_summary.rounded(row.get("stddev")),
+            table_summary.rounded(row.get("mean")),
+            table_summary.rounded(row.get("stddev")),
         ]
         for row in rows
-    ]  # fmt: skip
+    ]
     right = [False, False, True, True, True, False, False, True, True]
     say_left_out(
         text.write_text(headers, lines, right=right, whole=("snapshot", "committed"), spare=("stddev", "mean"))

@@ -210,8 +210,12 @@ def summary_of(outcomes: list[dict[str, Any]]) -> str:
 
 
 _NOUNS: Final = {
-    "TABLE": "table", "COLUMN": "column", "COLUMN_GROUP": "column group", "EXPRESSION": "expression", "FILE": "file",
-}  # fmt: skip
+    "TABLE": "table",
+    "COLUMN": "column",
+    "COLUMN_GROUP": "column group",
+    "EXPRESSION": "expression",
+    "FILE": "file",
+}
 
 
 def _counted(outcomes: list[dict[str, Any]]) -> str:
@@ -219,8 +223,9 @@ def _counted(outcomes: list[dict[str, Any]]) -> str:
     kinds = Counter(outcome["target"]["kind"] for outcome in outcomes)
     nouns = [
         "table" if kind == "TABLE" and many == 1 else f"{many} {_NOUNS[kind]}{'s' if many > 1 else ''}"
-        for kind in _NOUNS if (many := kinds[kind])
-    ]  # fmt: skip
+        for kind in _NOUNS
+        if (many := kinds[kind])
+    ]
     return " and ".join(nouns)
 
 

@@ -87,9 +87,12 @@ def _expected(measured: str, snapshot: str) -> dict[str, Any]:
 
 
 def _check(
-    client: StatsClient, targets: Sequence[str], rules: Sequence[grammar.Rule], at: str | int | None,
+    client: StatsClient,
+    targets: Sequence[str],
+    rules: Sequence[grammar.Rule],
+    at: str | int | None,
     format: ResultFormat,
-) -> bool:  # fmt: skip
+) -> bool:
     """Checks rules on tables, and writes the results; True if one failed, or a table could not be checked.
 
     Args:

@@ -37,9 +37,13 @@ class ConnectionOptions(NamedTuple):
     token: Annotated[str | None, option("--token", envvar="STATFLIGHT_TOKEN", help="Bearer token.")] = None
     tls_roots: Annotated[
         Path | None,
-        option("--tls-roots", envvar="STATFLIGHT_TLS_ROOTS", metavar="FILE",
-               help="PEM certificates to check the server's with."),
-    ] = None  # fmt: skip
+        option(
+            "--tls-roots",
+            envvar="STATFLIGHT_TLS_ROOTS",
+            metavar="FILE",
+            help="PEM certificates to check the server's with.",
+        ),
+    ] = None
 
     def credentials(self) -> dict[str, Any]:
         """Arguments of a client besides the address: `token`, `tls_roots`, and for mutual TLS the client's `tls_cert`
@@ -244,9 +248,12 @@ TableName = Annotated[
 ]
 TableNames = Annotated[
     list[str],
-    argument(metavar="TABLE", help="Names, unique ends of names, or patterns such as 'lake.sales.*'.",
-                   shell_complete=complete_table),
-]  # fmt: skip
+    argument(
+        metavar="TABLE",
+        help="Names, unique ends of names, or patterns such as 'lake.sales.*'.",
+        shell_complete=complete_table,
+    ),
+]
 
 
 def check_targets(targets: Iterable[str]) -> list[str]:
@@ -289,9 +296,12 @@ def expand(client: StatsClient, targets: Iterable[str]) -> tuple[list[str], int]
 
 
 def for_each(
-    client: StatsClient, targets: Iterable[str], work: Callable[[Reader, str], object],
-    errors: dict[str, str] | None = None, whole: Collection[str] = (),
-) -> int:  # fmt: skip
+    client: StatsClient,
+    targets: Iterable[str],
+    work: Callable[[Reader, str], object],
+    errors: dict[str, str] | None = None,
+    whole: Collection[str] = (),
+) -> int:
     """Does the work for each table that the targets match; a failure is reported and does not stop the others.
 
     Args:
@@ -311,9 +321,12 @@ def for_each(
 
 
 def each(
-    client: StatsClient, names: Sequence[str], work: Callable[[Reader, str], T], errors: dict[str, str],
+    client: StatsClient,
+    names: Sequence[str],
+    work: Callable[[Reader, str], T],
+    errors: dict[str, str],
     whole: Collection[str] = (),
-) -> Iterator[T]:  # fmt: skip
+) -> Iterator[T]:
     """The results of the work for each table, without those that failed, which are reported.
 
     Args:

@@ -90,10 +90,16 @@ def _write(differences: list[Change], format: Format) -> None:
         say_left_out(text.write_text(headers, lines, right=right, whole=("statistic",), spare=("change",)))
 
 
-_SCHEMA = pa.schema({
-    "of": pa.string(), "statistic": pa.string(), "before": pa.string(), "after": pa.string(), "change": pa.float64(),
-    "change_percent": pa.float64(),
-})  # fmt: skip
+_SCHEMA = pa.schema(
+    {
+        "of": pa.string(),
+        "statistic": pa.string(),
+        "before": pa.string(),
+        "after": pa.string(),
+        "change": pa.float64(),
+        "change_percent": pa.float64(),
+    }
+)
 
 
 def _row(change: Change) -> dict[str, Any]:

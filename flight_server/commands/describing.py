@@ -57,7 +57,7 @@ def joins(
     ] = "*",
     format: FormatOption = Format.TABLE,
     connection: ConnectionOptions = CONNECTION,
-) -> None:  # fmt: skip
+) -> None:
     """List foreign keys of and to tables: declared ones, and those that the values of captured columns tell."""
     with connect(connection) as client:
         wanted = pattern if is_pattern(pattern) else find_table(client, pattern)
@@ -69,9 +69,16 @@ def joins(
         say("no foreign key is known; captures of columns find those that the values tell")
     headers = ("from", "columns", "to", "key", "contained", "cardinality", "kind")
     lines = [
-        [row["from"], ", ".join(row["from_columns"]), row["to"], ", ".join(row["to_columns"]),
-         relationships.contained(row), row["cardinality"] or "", row["kind"]]
+        [
+            row["from"],
+            ", ".join(row["from_columns"]),
+            row["to"],
+            ", ".join(row["to_columns"]),
+            relationships.contained(row),
+            row["cardinality"] or "",
+            row["kind"],
+        ]
         for row in rows
-    ]  # fmt: skip
+    ]
     right = [header == "contained" for header in headers]
     say_left_out(text.write_text(headers, lines, right=right, whole=("from", "to"), spare=("cardinality", "kind")))

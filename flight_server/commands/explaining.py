@@ -21,10 +21,11 @@ def explain(
     sql: Annotated[str, argument(metavar="SQL", help="A query of Spark's SQL.")],
     spark: Annotated[str, option("--spark", metavar="MASTER", help="Such as local[*] or spark://host:7077.")],
     spark_conf: Annotated[list[str] | None, option(metavar="KEY=VALUE", help="Spark setting.")] = None,
-    run: Annotated[bool, option("--run", help="Count the true rows too: runs the query, operator by operator.")]
-    = False,
+    run: Annotated[
+        bool, option("--run", help="Count the true rows too: runs the query, operator by operator.")
+    ] = False,
     connection: ConnectionOptions = CONNECTION,
-) -> None:  # fmt: skip
+) -> None:
     """Plan a query without and with published statistics, side by side."""
     from capture.spark.session import Spark
     from flight_server.config import load
@@ -55,8 +56,9 @@ def _explain(session: Any, sql: str, run: bool, registered: Sequence[str]) -> No
     if run:
         counts = {at: true_rows(session, op) for at, op in enumerate(plan.operators) if op.kind in _COUNTED}
     for title, shown, true in (
-        ("without published statistics", without, {}), ("with published statistics", plan, counts)
-    ):  # fmt: skip
+        ("without published statistics", without, {}),
+        ("with published statistics", plan, counts),
+    ):
         tell(f"{title}: {', '.join(shown.joins) or 'no joins'}")
         for line in _lines(shown.operators, true):
             tell(line)
@@ -169,9 +171,10 @@ def _publish(session: Any, holder: Any, client: Any, row: Mapping[str, Any], nam
     session.sql(f"CREATE TABLE {quoted} USING parquet LOCATION '{location}'")
     key = {"catalog": row["table_catalog"], "schema": row["table_schema"], "name": row["table_name"]}
     payload = {
-        "table": key | {"full_name": join_name(*key.values())}, "snapshot_id": row["snapshot_id"],
+        "table": key | {"full_name": join_name(*key.values())},
+        "snapshot_id": row["snapshot_id"],
         "allow_inherited": True,
-    }  # fmt: skip
+    }
     try:
         statistics = stored_statistics(client, payload, SparkCatalogPublisher.sketches)
         listing = SnapshotListing((), frozenset({row["snapshot_id"]}), row["snapshot_id"])

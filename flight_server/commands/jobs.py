@@ -111,20 +111,30 @@ def _made_for(job: dict[str, Any], decision: dict[str, Any]) -> bool:
 
 
 def _as_job(decisions: list[dict[str, Any]]) -> dict[str, Any]:
-    outcomes = [{"outcome": one["outcome"], "engine_id": one["engine_id"], "target": {"kind": one["target_kind"]}}
-                for one in decisions]  # fmt: skip
+    outcomes = [
+        {"outcome": one["outcome"], "engine_id": one["engine_id"], "target": {"kind": one["target_kind"]}}
+        for one in decisions
+    ]
     lacking = dict.fromkeys(one["detail"] for one in decisions if one["outcome"] not in GOOD and one["detail"])
     snapshots = {str(one["snapshot_id"]) for one in decisions}
     first, ended = decisions[0], max(one["decided_at"] for one in decisions)
     began = min(one["decided_at"] - timedelta(milliseconds=one["elapsed_ms"] or 0) for one in decisions)
     good = sum(one["outcome"] in GOOD for one in decisions)
     return {
-        "job_id": first["correlation_id"], "state": "SUCCEEDED" if good else "FAILED",
-        "table_catalog": first["table_catalog"], "table_schema": first["table_schema"],
-        "table_name": first["table_name"], "snapshot": snapshots.pop() if len(snapshots) == 1 else "all",
-        "mode": "SYNC", "targets": json.dumps(list(dict.fromkeys(one["storage_id"] for one in decisions))),
-        "attempts": 1, "queued_at": began, "started_at": began, "finished_at": ended,
-        "progress": 1.0 if good else 0.0, "degraded": 0 < good < len(decisions),
+        "job_id": first["correlation_id"],
+        "state": "SUCCEEDED" if good else "FAILED",
+        "table_catalog": first["table_catalog"],
+        "table_schema": first["table_schema"],
+        "table_name": first["table_name"],
+        "snapshot": snapshots.pop() if len(snapshots) == 1 else "all",
+        "mode": "SYNC",
+        "targets": json.dumps(list(dict.fromkeys(one["storage_id"] for one in decisions))),
+        "attempts": 1,
+        "queued_at": began,
+        "started_at": began,
+        "finished_at": ended,
+        "progress": 1.0 if good else 0.0,
+        "degraded": 0 < good < len(decisions),
         "stats_processed": len({one["snapshot_id"] for one in decisions if one["outcome"] in GOOD}),
         "message": "; ".join([summary_of(outcomes), *lacking]),
-    }  # fmt: skip
+    }

@@ -68,8 +68,10 @@ def replicas(url: _Url) -> None:
     tell("epoch\tcheckpoint\tgenerations\tfrom\tto\tsegments")
     damage: list[Damaged] = []
     for span in spans(log, damage):
-        tell(f"{span.base.position.epoch}\t{span.base.position.checkpoint}\t{span.base.generation}-{span.generation}"
-             f"\t{iso(span.base.micros)}\t{iso(span.micros)}\t{span.segments}")  # fmt: skip
+        tell(
+            f"{span.base.position.epoch}\t{span.base.position.checkpoint}\t{span.base.generation}-{span.generation}"
+            f"\t{iso(span.base.micros)}\t{iso(span.micros)}\t{span.segments}"
+        )
     if damage:
         raise damage[0]
     if (found := lease.newest(log.place)) is not None:

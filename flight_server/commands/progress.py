@@ -111,7 +111,7 @@ def _captured(
 
 def _by_one_call(
     group: Mapping[str, Requests], capture: Callable[[Requests], Outcomes]
-) -> dict[str, Outcomes | Exception]:  # fmt: skip
+) -> dict[str, Outcomes | Exception]:
     try:
         outcomes = iter(capture([request for requests in group.values() for request in requests]))
     except flight.FlightUnavailableError as error:
@@ -123,7 +123,7 @@ def _by_one_call(
 
 def _one_by_one(
     group: Mapping[str, Requests], capture: Callable[[Requests], Outcomes]
-) -> dict[str, Outcomes | Exception]:  # fmt: skip
+) -> dict[str, Outcomes | Exception]:
     outcomes_of: dict[str, Outcomes | Exception] = {}
     for name, requests in group.items():
         try:
@@ -145,10 +145,13 @@ def _bar(client: StatsClient, names: Sequence[str]) -> Iterator[Callable[[str], 
 
     details = Column(no_wrap=True, overflow="ellipsis")
     words = (
-        TextColumn("{task.description}", markup=False, table_column=details), BarColumn(20),
-        TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn(), TextColumn("left"),
+        TextColumn("{task.description}", markup=False, table_column=details),
+        BarColumn(20),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
         TextColumn("{task.fields[details]}", markup=False, table_column=details),
-    )  # fmt: skip
+    )
     left, ended = dict.fromkeys(names, Running(0.0, "")), threading.Event()
     started = time.monotonic()
     with Progress(*words, console=Console(stderr=True), transient=True) as progress:

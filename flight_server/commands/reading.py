@@ -102,9 +102,21 @@ def _headline(summary: table_summary.TableSummary) -> str:
 
 
 HEADERS = (
-    "column", "type", "null %", "distinct", "min", "max", "mean", "stddev", "25 %", "50 %", "75 %", "avg bytes",
-    "shape", "freshness",
-)  # fmt: skip
+    "column",
+    "type",
+    "null %",
+    "distinct",
+    "min",
+    "max",
+    "mean",
+    "stddev",
+    "25 %",
+    "50 %",
+    "75 %",
+    "avg bytes",
+    "shape",
+    "freshness",
+)
 ALWAYS = frozenset({"column", "type", "null %", "distinct", "min", "max", "avg bytes", "shape", "freshness"})
 NUMBERS = frozenset({"null %", "distinct", "mean", "stddev", "25 %", "50 %", "75 %", "avg bytes"})
 
@@ -141,20 +153,21 @@ def _line(row: table_summary.Row, summary: table_summary.TableSummary) -> dict[s
 
 def query(
     flight: Annotated[str, argument(metavar="FLIGHT", help="Such as stats.columns; sys.flights lists them.")],
-    columns: Annotated[
-        list[str] | None, option(metavar="A,B", help="Columns, in this order. Repeatable.")
-    ] = None,
-    where: Annotated[str | None, option(metavar="SQL", help="A condition, such as \"ndv > 100\".")] = None,
+    columns: Annotated[list[str] | None, option(metavar="A,B", help="Columns, in this order. Repeatable.")] = None,
+    where: Annotated[str | None, option(metavar="SQL", help='A condition, such as "ndv > 100".')] = None,
     snapshot: Annotated[
         str | None,
-        option(metavar="SNAPSHOT", help="stats.* only: an id, 'current' or 'all'.",
-                     show_default="current; all if --where names snapshot_id"),
+        option(
+            metavar="SNAPSHOT",
+            help="stats.* only: an id, 'current' or 'all'.",
+            show_default="current; all if --where names snapshot_id",
+        ),
     ] = None,
     allow_stale: Annotated[bool, option("--allow-stale", help="Of one snapshot: include stale rows.")] = False,
     limit: Annotated[int | None, option(min=0, help="Maximum number of rows.")] = None,
     format: FormatOption = Format.TABLE,
     connection: ConnectionOptions = CONNECTION,
-) -> None:  # fmt: skip
+) -> None:
     """Print the rows of any flight."""
     if snapshot is None and flight.startswith("stats."):
         snapshot = "all" if where is not None and "snapshot_id" in where else "current"

@@ -107,10 +107,16 @@ def worker(
 
     reuse_memory(WORKER_MEMORY)  # before pyarrow is imported
     credentials = connection.credentials()
-    settings = _settings(None, {
-        "engine": engine, "spark_master": spark_master, "spark": spark_conf or None, "log_level": log_level,
-        "log_format": log_format,
-    })  # fmt: skip
+    settings = _settings(
+        None,
+        {
+            "engine": engine,
+            "spark_master": spark_master,
+            "spark": spark_conf or None,
+            "log_level": log_level,
+            "log_format": log_format,
+        },
+    )
     from flight_server.process.run_worker import run_worker
 
     status = run_worker(

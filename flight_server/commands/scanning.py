@@ -33,7 +33,7 @@ TOO_MANY_BYTES: Final = 3  # exit status
 
 def scan(
     table: TableName,
-    where: Annotated[str | None, option(metavar="SQL", help="A condition, such as \"id = 5\".")] = None,
+    where: Annotated[str | None, option(metavar="SQL", help='A condition, such as "id = 5".')] = None,
     columns: Annotated[
         list[str] | None, option(metavar="A,B", help="The columns to be read; all when absent. Repeatable.")
     ] = None,
@@ -42,7 +42,7 @@ def scan(
     max_bytes: Annotated[int | None, option(min=0, help="Exit with 3 if there is more to read.")] = None,
     format: Annotated[Format, option("--format", "-f", help="How rows are written.")] = Format.TABLE,
     connection: ConnectionOptions = CONNECTION,
-) -> None:  # fmt: skip
+) -> None:
     """List the files that a condition needs, without opening any."""
     known_name(table)
     chosen, at = names_of(columns), snapshot_of(snapshot, "current")
@@ -71,7 +71,7 @@ def answer(
     snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
     format: Annotated[Format, option("--format", "-f", help="How the row is written.")] = Format.TABLE,
     connection: ConnectionOptions = CONNECTION,
-) -> None:  # fmt: skip
+) -> None:
     """Answer counts, minima and maxima that statistics know exactly."""
     at = snapshot_of(snapshot, "current")
     with connect(connection) as client:
@@ -84,10 +84,15 @@ def answer(
 
 def _write(plan: Scan) -> None:
     rows = [
-        [file["file_path"], render.text_of(file["row_count"]), table_summary.size(file["size_bytes"]), file["match"],
-         file["kept_because"] or ""]
+        [
+            file["file_path"],
+            render.text_of(file["row_count"]),
+            table_summary.size(file["size_bytes"]),
+            file["match"],
+            file["kept_because"] or "",
+        ]
         for file in plan.files.to_pylist()
-    ]  # fmt: skip
+    ]
     right = [False, True, True, False, False]
     text.write_text(("file", "rows", "size", "match", "kept because"), rows, right=right, whole=("file",))
 

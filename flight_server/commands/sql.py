@@ -29,9 +29,23 @@ if TYPE_CHECKING:
 PROMPT, CONTINUED = "sql> ", "  -> "
 HISTORY_LINES: Final = 1000
 KEYWORDS: Final = (
-    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "JOIN", "HAVING", "WITH", "UNION", "DISTINCT",
-    "ANALYZE TABLE", "SHOW TABLES", "SHOW STATS FOR", "DESCRIBE", "EXPLAIN",
-)  # fmt: skip
+    "SELECT",
+    "FROM",
+    "WHERE",
+    "GROUP BY",
+    "ORDER BY",
+    "LIMIT",
+    "JOIN",
+    "HAVING",
+    "WITH",
+    "UNION",
+    "DISTINCT",
+    "ANALYZE TABLE",
+    "SHOW TABLES",
+    "SHOW STATS FOR",
+    "DESCRIBE",
+    "EXPLAIN",
+)
 # Quoted texts and comments hold no end of a statement; an open one reaches to the end of the text.
 _PART = re.compile(r"""'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)|`[^`]*(?:`|\Z)|(--[^\n]*|/\*.*?(?:\*/|\Z)|\s)|(;)|.""", re.DOTALL)
 

@@ -25,8 +25,14 @@ from flight_server.conditions.literals import FLIPPED
 
 Tree = dict[str, Any]
 
-_COMPARES: Final = {"equal": "EQ", "not_equal": "NEQ", "less": "LT", "less_equal": "LTE", "greater": "GT",
-                    "greater_equal": "GTE"}  # fmt: skip
+_COMPARES: Final = {
+    "equal": "EQ",
+    "not_equal": "NEQ",
+    "less": "LT",
+    "less_equal": "LTE",
+    "greater": "GT",
+    "greater_equal": "GTE",
+}
 _LANGUAGE: Final = "a condition may use ==, !=, <, <=, >, >=, isin, is_null, is_valid, &, | and ~"
 _MATCH, _SKIP = 0, 1  # SetLookupOptions: a null in the set matches null, or not
 
@@ -222,8 +228,9 @@ def _if_else(condition: Any, chosen: Any, other: Any) -> Tree:
     for word, test in (("and", "IS_NOT_NULL"), ("or", "IS_NULL")):
         match inner.get(word):
             case [{"column": tested, "op": first}, {"column": compared, "op": "IN"} as membership] | [
-                {"column": compared, "op": "IN"} as membership, {"column": tested, "op": first}
-            ] if tested == compared == column and first == test:  # fmt: skip
+                {"column": compared, "op": "IN"} as membership,
+                {"column": tested, "op": first},
+            ] if tested == compared == column and first == test:
                 return membership  # IN itself is unknown for null
     null_test, unknown = {"column": column, "op": "IS_NULL"}, {"column": column, "op": "EQ", "values": [None]}
     return {"or": [{"and": [tree, inner]}, {"and": [null_test, unknown]}]}

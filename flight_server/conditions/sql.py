@@ -98,7 +98,7 @@ def place_of(error: Exception) -> tuple[str, str] | None:
 
 def tree_of(
     node: Any, leaf: Callable[[Any, str, Sequence[Any]], dict[str, Any]], refuse: Callable[[Any], Exception]
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The filter tree of a condition that sqlglot parsed.
 
     Args:

@@ -59,9 +59,11 @@ class Access:
                 continue
             if (other := found.get(table.table_id)) is not None:
                 raise InvalidArgument(
-                    f'several tables have the id "{table.table_id}"', code="AMBIGUOUS_TABLE",
-                    hint=f"name one: {other.full_name} or {table.full_name}", params={"table_id": table.table_id},
-                )  # fmt: skip
+                    f'several tables have the id "{table.table_id}"',
+                    code="AMBIGUOUS_TABLE",
+                    hint=f"name one: {other.full_name} or {table.full_name}",
+                    params={"table_id": table.table_id},
+                )
             found[table.table_id] = table
         for table_id in ids:
             if table_id not in found:

@@ -46,9 +46,12 @@ class Alarms:
     """
 
     def __init__(
-        self, receivers: Sequence[Receiver], digest_seconds: float = 0.0, clock: Callable[[], float] = time.monotonic,
+        self,
+        receivers: Sequence[Receiver],
+        digest_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
         today: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ):  # fmt: skip
+    ):
         self._receivers, self._seconds, self._clock, self._today = receivers, digest_seconds, clock, today
         self._gathered: dict[str, Message] = {}  # by table
         self._due = 0.0
@@ -143,9 +146,11 @@ def _slack(_: SplitResult, messages: Sequence[Message]) -> Iterator[Any]:
 def _teams(_: SplitResult, messages: Sequence[Message]) -> Iterator[Any]:
     texts = [{"type": "TextBlock", "text": line, "wrap": True} for line in _lines(messages)]
     card = {
-        "type": "AdaptiveCard", "version": "1.4", "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "body": [{"type": "TextBlock", "text": _title(messages), "weight": "Bolder", "wrap": True}, *texts],
-    }  # fmt: skip
+    }
     attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
     yield {"type": "message", "attachments": [attachment]}
 
@@ -158,11 +163,13 @@ def _pagerduty(parts: SplitResult, messages: Sequence[Message]) -> Iterator[Any]
                 "routing_key": unquote(parts.username or ""),
                 "event_action": "resolve" if change["after"] == "PASSED" else "trigger",
                 "dedup_key": "|".join((message["table"], change["column"] or "", change["rule"]))[:255],
-            }  # fmt: skip
+            }
             payload = {
-                "summary": _named(message, change)[:1024], "source": message["table"],
-                "severity": _SEVERITY[change["after"]], "custom_details": {**change, "owner": message.get("owner")},
-            }  # fmt: skip
+                "summary": _named(message, change)[:1024],
+                "source": message["table"],
+                "severity": _SEVERITY[change["after"]],
+                "custom_details": {**change, "owner": message.get("owner")},
+            }
             yield event if change["after"] == "PASSED" else {**event, "payload": payload}
 
 

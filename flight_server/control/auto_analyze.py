@@ -47,9 +47,16 @@ class AutoAnalyze:
     """
 
     def __init__(
-        self, database: Database, catalog: Catalog, jobs: JobStore, usage: Usage, lakes: Lakes, captures: Captures,
-        default: str, every_seconds: float,
-    ):  # fmt: skip
+        self,
+        database: Database,
+        catalog: Catalog,
+        jobs: JobStore,
+        usage: Usage,
+        lakes: Lakes,
+        captures: Captures,
+        default: str,
+        every_seconds: float,
+    ):
         self._database, self._catalog, self._jobs, self._usage = database, catalog, jobs, usage
         self._lakes, self._captures = lakes, captures
         self._default, self._every = policy.parse(default), every_seconds
@@ -145,8 +152,9 @@ class AutoAnalyze:
         if self._last is None:
             rows = self._database.rows(
                 "SELECT table_key, target_kind, arg_max_null(snapshot_id, decided_at), arg_max(detail, decided_at)"
-                " FROM capture_decisions WHERE engine_id = ? GROUP BY ALL", ENGINE,
-            )  # fmt: skip
+                " FROM capture_decisions WHERE engine_id = ? GROUP BY ALL",
+                ENGINE,
+            )
             self._last = {(key, kind): (of, detail.partition(" (")[0]) for key, kind, of, detail in rows}
         made, last = [], {}
         for one in decided:
@@ -155,12 +163,17 @@ class AutoAnalyze:
                 same = (one.state.snapshot_id, verdict.text.partition(" (")[0])
                 if verdict.capture or self._last.get((one.table.table_key, kind)) != same:
                     last[one.table.table_key, kind] = same
-                    fresh.append({
-                        "snapshot_id": one.state.snapshot_id, "target_kind": kind,
-                        "storage_id": "table" if kind == "TABLE" else None, "engine_id": ENGINE,
-                        "detail": verdict.text, "outcome": "QUEUED" if verdict.capture else "NOT_NOW",
-                        "elapsed_ms": 0.0,
-                    })  # fmt: skip
+                    fresh.append(
+                        {
+                            "snapshot_id": one.state.snapshot_id,
+                            "target_kind": kind,
+                            "storage_id": "table" if kind == "TABLE" else None,
+                            "engine_id": ENGINE,
+                            "detail": verdict.text,
+                            "outcome": "QUEUED" if verdict.capture else "NOT_NOW",
+                            "elapsed_ms": 0.0,
+                        }
+                    )
             if fresh:
                 made.append((one.table, ENGINE, fresh))
         if made:

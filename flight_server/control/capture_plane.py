@@ -38,9 +38,14 @@ class Captures:
     """
 
     def __init__(
-        self, catalog: Catalog, jobs: JobStore, records: RecordFinder, lakes: Lakes, queue: JobQueue,
+        self,
+        catalog: Catalog,
+        jobs: JobStore,
+        records: RecordFinder,
+        lakes: Lakes,
+        queue: JobQueue,
         engines: Callable[[], Sequence[Mapping[str, Any]]],
-    ):  # fmt: skip
+    ):
         self.catalog, self.jobs, self.records = catalog, jobs, records
         self.lakes, self.queue, self.engines = lakes, queue, engines
         self._calls: dict[threading.Event, tuple[str, str]] = {}  # set once cancelled → caller and correlation id
@@ -84,16 +89,22 @@ class Captures:
         return [
             {
                 "connector": configs[table.table_catalog],
-                "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
-                          "table_id": table.table_id},
-                "column_ids": ids[table.table_key], "has_statistics": table.table_key in with_statistics,
+                "table": {
+                    "catalog": table.table_catalog,
+                    "schema": table.table_schema,
+                    "name": table.table_name,
+                    "table_id": table.table_id,
+                },
+                "column_ids": ids[table.table_key],
+                "has_statistics": table.table_key in with_statistics,
                 "contradicted": contradicted.get(table.table_key, []),
-                "mode": str(mode), "correlation_id": correlation_id,
+                "mode": str(mode),
+                "correlation_id": correlation_id,
                 "snapshots": {str(i): columns.get((table.table_key, i), []) for i, _ in pins},
                 "requests": [{**spec.json, "snapshot_id": snapshot_id} for snapshot_id, spec in pins],
             }
             for table, pins in wanted
-        ]  # fmt: skip
+        ]
 
     def start(
         self, wanted: Sequence[tuple[TableEntry, Sequence[Pinned]]], correlation_id: str, *, listed: bool = True
@@ -108,10 +119,16 @@ class Captures:
         """
         payloads = self.payloads(wanted, Mode.SYNC, correlation_id)
         jobs = [
-            sync_job(table, payload, correlation_id, priority=self._priority(table, [spec for _, spec in pins]),
-                     listed=listed, bundled=len(wanted) > 1)
+            sync_job(
+                table,
+                payload,
+                correlation_id,
+                priority=self._priority(table, [spec for _, spec in pins]),
+                listed=listed,
+                bundled=len(wanted) > 1,
+            )
             for payload, (table, pins) in zip(payloads, wanted, strict=True)
-        ]  # fmt: skip
+        ]
         self.queue.submit(jobs)
         return jobs
 
@@ -127,9 +144,12 @@ class Captures:
         return light and not any("WIDTH" in spec.kinds for spec in specs)
 
     def enqueue(
-        self, captures: Sequence[tuple[TableEntry, str | int, Sequence[tuple[int | None, CaptureSpec]]]],
-        correlation_id: str, *, missing_only: bool = False,
-    ) -> list[str]:  # fmt: skip
+        self,
+        captures: Sequence[tuple[TableEntry, str | int, Sequence[tuple[int | None, CaptureSpec]]]],
+        correlation_id: str,
+        *,
+        missing_only: bool = False,
+    ) -> list[str]:
         """Queues durable captures in one transaction.
 
         Args:
@@ -156,9 +176,15 @@ class Captures:
                 priorities[kind] = self._priority(table, specs)
             targets = [spec.target.storage_id for spec in specs]
             jobs.append(
-                Job("job", table=table, snapshot=str(snapshot), targets=targets, request=request,
-                    priority=priorities[kind])
-            )  # fmt: skip
+                Job(
+                    "job",
+                    table=table,
+                    snapshot=str(snapshot),
+                    targets=targets,
+                    request=request,
+                    priority=priorities[kind],
+                )
+            )
         ids = self.jobs.enqueue(jobs)
         self.queue.notify()
         return ids
@@ -199,8 +225,9 @@ class Captures:
         table = self.catalog.by_key(job.table.table_key)
         wanted = [
             (snapshot_id, parse_spec(body))
-            for body in (job.request or {})["requests"] for snapshot_id in self._ids_of(job.snapshot, body, table)
-        ]  # fmt: skip
+            for body in (job.request or {})["requests"]
+            for snapshot_id in self._ids_of(job.snapshot, body, table)
+        ]
         if not wanted:
             raise NotFound(f'"{table.full_name}" has no snapshot', code="UNKNOWN_SNAPSHOT")
         return table, wanted

@@ -49,10 +49,15 @@ class Checking:
     select: Callable[[str], pa.Table]
 
     def __init__(
-        self, database: Database, catalog: Catalog, scanner: Scanner, rules: Reloaded[grammar.File], alarms: Alarms,
+        self,
+        database: Database,
+        catalog: Catalog,
+        scanner: Scanner,
+        rules: Reloaded[grammar.File],
+        alarms: Alarms,
         late_seconds: float,
         clock: Callable[[], float] = time.monotonic,
-    ):  # fmt: skip
+    ):
         self._catalog, self._file, self._alarms, self._clock = catalog, rules, alarms, clock
         self._store = CheckStore(database)
         self._reader = LocalReader(scanner, ANONYMOUS, lambda statement: self.select(statement))
@@ -167,11 +172,15 @@ class Checking:
             for change in reported:
                 log.info("check of %s: %s is %s", table.full_name, _name(change), change.row.state)
             if reported:
-                self._alarms.post({
-                    "table": table.full_name, "owner": _owner(reader, table),
-                    "snapshot_id": table.current_snapshot_id, "checked_at": at.isoformat(),
-                    "changes": [_change_json(change) for change in reported],
-                })  # fmt: skip
+                self._alarms.post(
+                    {
+                        "table": table.full_name,
+                        "owner": _owner(reader, table),
+                        "snapshot_id": table.current_snapshot_id,
+                        "checked_at": at.isoformat(),
+                        "changes": [_change_json(change) for change in reported],
+                    }
+                )
 
     def _waits_no_longer(self, table: TableEntry, pending: bool) -> bool:
         """True once rules have waited for a table's current snapshot for `late_seconds`."""
@@ -228,5 +237,12 @@ def _name(change: StateChange) -> str:
 
 def _change_json(change: StateChange) -> dict[str, Any]:
     row = change.row
-    return {"column": row.column_name, "rule": row.rule, "level": row.level, "before": change.before,
-            "after": row.state, "value": row.value, "detail": row.detail}  # fmt: skip
+    return {
+        "column": row.column_name,
+        "rule": row.rule,
+        "level": row.level,
+        "before": change.before,
+        "after": row.state,
+        "value": row.value,
+        "detail": row.detail,
+    }

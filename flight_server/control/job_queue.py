@@ -65,9 +65,12 @@ class JobQueue:
     """
 
     def __init__(
-        self, store: JobStore, commit: CaptureCommit, lease_seconds: float = 120.0,
+        self,
+        store: JobStore,
+        commit: CaptureCommit,
+        lease_seconds: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
-    ):  # fmt: skip
+    ):
         self._store, self._commit, self.lease_seconds, self.clock = store, commit, lease_seconds, clock
         self.payloads_of: Callable[[Sequence[Job]], Sequence[Mapping[str, Any] | StatflightError]] = lambda jobs: [
             job.request or {} for job in jobs
@@ -136,8 +139,9 @@ class JobQueue:
                 self.abandon([job])
                 raise UpstreamError(
                     f"no {job.kind} worker is connected",
-                    code="NO_WORKER", hint="start one: statflight worker --server …, or serve with --workers 1",
-                )  # fmt: skip
+                    code="NO_WORKER",
+                    hint="start one: statflight worker --server …, or serve with --workers 1",
+                )
         if job.error is not None:
             raise job.error
         return job.result
@@ -207,9 +211,14 @@ class JobQueue:
     # Leases.
 
     def lease(
-        self, worker_id: str, kinds: Sequence[str], timeout: float, engines: Sequence[Mapping[str, Any]],
-        is_cancelled: Callable[[], bool], most: int = 1,
-    ) -> list[dict[str, Any]]:  # fmt: skip
+        self,
+        worker_id: str,
+        kinds: Sequence[str],
+        timeout: float,
+        engines: Sequence[Mapping[str, Any]],
+        is_cancelled: Callable[[], bool],
+        most: int = 1,
+    ) -> list[dict[str, Any]]:
         """Waits for the next piece of work.
 
         Args:
@@ -230,8 +239,16 @@ class JobQueue:
         with self.workers.polling(worker_id, kinds, engines):
             while not self.closing:
                 if jobs := self._next(kinds, most):
-                    return [{"job_id": job.id, "lease_token": job.token, "kind": job.kind,
-                             "lease_seconds": self.lease_seconds, "payload": job.payload} for job in jobs]  # fmt: skip
+                    return [
+                        {
+                            "job_id": job.id,
+                            "lease_token": job.token,
+                            "kind": job.kind,
+                            "lease_seconds": self.lease_seconds,
+                            "payload": job.payload,
+                        }
+                        for job in jobs
+                    ]
                 with self.lock:
                     if (now := self.clock()) >= deadline or is_cancelled():
                         return []
@@ -431,8 +448,9 @@ class JobQueue:
                 raise _lost()
             requests = len(job.payload["requests"]) if job.kind == "sync" else None
             if requests not in (None, len(outcomes)) and not body.get("error"):
-                raise InvalidField("outcomes", "are not as many as the requests", expected=requests,
-                                   actual=len(outcomes))  # fmt: skip
+                raise InvalidField(
+                    "outcomes", "are not as many as the requests", expected=requests, actual=len(outcomes)
+                )
             if job.is_discarded:
                 self._release([job])
                 raise _lost()

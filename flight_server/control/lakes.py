@@ -63,14 +63,20 @@ class Lakes:
         """
         connector = self._catalog.connector(catalog)
         return {
-            "catalog": catalog, "format": connector["format"], "uri": self._vault.uri(catalog, connector["uri"]),
+            "catalog": catalog,
+            "format": connector["format"],
+            "uri": self._vault.uri(catalog, connector["uri"]),
             "options": self._vault.get(catalog, connector["options"]),
-        }  # fmt: skip
+        }
 
     def register(
-        self, config: Mapping[str, Any], is_cancelled: Callable[[], bool], *, replace: bool = False,
+        self,
+        config: Mapping[str, Any],
+        is_cancelled: Callable[[], bool],
+        *,
+        replace: bool = False,
         discover: bool = False,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """Registers a connector once a worker has reached the lake; until then the catalog stays as it was.
 
         Args:
@@ -108,8 +114,14 @@ class Lakes:
         self._database.write(run)
         if discover:
             self._discovered(catalog, found)
-        shown = {"catalog": catalog, "format": config["format"], "uri": uri, "options": masked, "state": "ACTIVE",
-                 "namespaces": found.get("namespaces", [])}  # fmt: skip
+        shown = {
+            "catalog": catalog,
+            "format": config["format"],
+            "uri": uri,
+            "options": masked,
+            "state": "ACTIVE",
+            "namespaces": found.get("namespaces", []),
+        }
         if unmatched := found.get("unmatched"):
             log.warning("%s: no table matches %s of its options include and exclude", catalog, ", ".join(unmatched))
             shown["unmatched"] = unmatched
@@ -152,9 +164,13 @@ class Lakes:
         return result.get("result") or {}
 
     def discover(
-        self, catalog: str, table: str | None, full_rescan: bool, is_cancelled: Callable[[], bool],
+        self,
+        catalog: str,
+        table: str | None,
+        full_rescan: bool,
+        is_cancelled: Callable[[], bool],
         snapshots: Sequence[int] | None = None,
-    ) -> list[dict[str, Any]]:  # fmt: skip
+    ) -> list[dict[str, Any]]:
         """Inspects a lake and stores the findings.
 
         Args:
@@ -179,9 +195,14 @@ class Lakes:
         return self.config(catalog) | {"begun": next(self._beginnings)}
 
     def _look(
-        self, catalog: str, config: Mapping[str, Any], only: Sequence[Sequence[str]] | None, full_rescan: bool,
-        is_cancelled: Callable[[], bool], snapshots: Sequence[int] | None = None,
-    ) -> Mapping[str, Any]:  # fmt: skip
+        self,
+        catalog: str,
+        config: Mapping[str, Any],
+        only: Sequence[Sequence[str]] | None,
+        full_rescan: bool,
+        is_cancelled: Callable[[], bool],
+        snapshots: Sequence[int] | None = None,
+    ) -> Mapping[str, Any]:
         """Inspects the tables of `only` (schema, name), or all; an error of the lake is recorded and raised."""
         try:
             scope = self._scope(catalog, only, full_rescan)
@@ -245,9 +266,10 @@ class Lakes:
     def _note_failing(self, connection: Connection, catalog: str, reason: str, schema: str | None = None) -> None:
         """Records that all tables of a lake, or of a schema in it, cannot be read."""
         keys = [
-            table.table_key for table in self._catalog.tables()
+            table.table_key
+            for table in self._catalog.tables()
             if table.table_catalog == catalog and table.format != EXTERNAL and schema in (None, table.table_schema)
-        ]  # fmt: skip
+        ]
         Discovery(self._catalog).note_tables(connection, keys, dict.fromkeys(keys, reason))
 
     def _scope(
@@ -259,8 +281,11 @@ class Lakes:
         current: dict[str, tuple[int, str | None]] = {}
         if catalog is not None:
             entries = self._catalog.tables() if only is None else (self._catalog.find((catalog, s, n)) for s, n in only)
-            keys = {t.table_key: f"{t.table_schema}\0{t.table_name}"
-                    for t in entries if t is not None and t.table_catalog == catalog}  # fmt: skip
+            keys = {
+                t.table_key: f"{t.table_schema}\0{t.table_name}"
+                for t in entries
+                if t is not None and t.table_catalog == catalog
+            }
             known = {keys[key]: ids for key, ids in capture_facts.snapshot_ids(self._database, keys).items()}
             current = {keys[key]: of for key, of in capture_facts.current_schemas(self._database, keys).items()}
             identities = {keys[key]: of for key, of in capture_facts.identities(self._database, keys).items()}
@@ -289,10 +314,14 @@ class Lakes:
         for table in found["tables"]:
             entry = self._catalog.uncommitted.by_name.get((catalog, table["schema"], table["name"]))
             if entry is not None:
-                results.append({
-                    "table": entry.full_name, "table_id": entry.table_id, "snapshots": len(table["snapshots"]),
-                    "current_snapshot_id": entry.current_snapshot_id,
-                })  # fmt: skip
+                results.append(
+                    {
+                        "table": entry.full_name,
+                        "table_id": entry.table_id,
+                        "snapshots": len(table["snapshots"]),
+                        "current_snapshot_id": entry.current_snapshot_id,
+                    }
+                )
         for error in errors:
             schema, name, reason = error["schema"], error["name"], error["reason"]
             if is_newest(schema, name):
@@ -304,10 +333,14 @@ class Lakes:
                 results.append({"table": f"{catalog}.{error['schema']}", "error": error["reason"]})
         if whole:
             discovery.forget_missing(
-                connection, catalog,
-                lambda e: (e.table_schema, e.table_name) in present or e.table_schema in unlisted
-                or not is_newest(e.table_schema, e.table_name),
-            )  # fmt: skip
+                connection,
+                catalog,
+                lambda e: (
+                    (e.table_schema, e.table_name) in present
+                    or e.table_schema in unlisted
+                    or not is_newest(e.table_schema, e.table_name)
+                ),
+            )
         self._catalog.note_connector(connection, catalog, None)
         self._note_stored(catalog, None if whole else present, begun)
         return results
@@ -353,7 +386,7 @@ class Lakes:
 
     def _note_looked(
         self, connection: Connection, config: Mapping[str, Any], only: Collection[tuple[str, str]]
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Records that tables (schema, name) were inspected, and found as they are stored."""
         catalog = config["catalog"]
         self._check_same(catalog, config)

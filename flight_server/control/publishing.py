@@ -43,9 +43,13 @@ class Publishing:
     """
 
     def __init__(
-        self, database: Database, catalog: Catalog, lakes: Lakes, queue: JobQueue,
+        self,
+        database: Database,
+        catalog: Catalog,
+        lakes: Lakes,
+        queue: JobQueue,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._database, self._catalog, self._lakes, self._queue = database, catalog, lakes, queue
         self._clock = clock
         self.outcomes: Counter[tuple[str, str]] = Counter()
@@ -56,9 +60,16 @@ class Publishing:
         self._lock = threading.Lock()
 
     def publish(
-        self, table: TableEntry, home: str, snapshot_id: int, *, dry_run: bool = False, allow_inherited: bool = False,
-        options: Mapping[str, str] | None = None, is_cancelled: Callable[[], bool] = lambda: False,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        table: TableEntry,
+        home: str,
+        snapshot_id: int,
+        *,
+        dry_run: bool = False,
+        allow_inherited: bool = False,
+        options: Mapping[str, str] | None = None,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> dict[str, Any]:
         """Has a worker publish a table's statistics, and records it.
 
         Args:
@@ -92,9 +103,13 @@ class Publishing:
         return {"table": table.full_name} | {name: result[name] for name in names} | {"removed_orphans": orphans}
 
     def withdraw(
-        self, table: TableEntry, home: str, *, options: Mapping[str, str] | None = None,
+        self,
+        table: TableEntry,
+        home: str,
+        *,
+        options: Mapping[str, str] | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Has a worker remove a table's statistics from a home, and forgets their publication; False if it had none.
 
         Args:
@@ -221,11 +236,18 @@ class Publishing:
     ) -> dict[str, Any]:
         lake = self._lakes.config(table.table_catalog)
         return {
-            "operation": operation, "connector": lake, "to": home, "snapshot_id": snapshot_id,
-            "table": {"catalog": table.table_catalog, "schema": table.table_schema, "name": table.table_name,
-                      "full_name": table.full_name},
+            "operation": operation,
+            "connector": lake,
+            "to": home,
+            "snapshot_id": snapshot_id,
+            "table": {
+                "catalog": table.table_catalog,
+                "schema": table.table_schema,
+                "name": table.table_name,
+                "full_name": table.full_name,
+            },
             "options": options_of(lake["options"], home) | dict(options or {}),
-        }  # fmt: skip
+        }
 
     def _run(self, payload: Mapping[str, Any], is_cancelled: Callable[[], bool]) -> Mapping[str, Any]:
         job = Job("publish", payload, catalog=payload["connector"]["catalog"], targets=[payload["operation"]])
@@ -241,11 +263,17 @@ class Publishing:
         catalog = self._catalog
         self._database.write(
             lambda connection: catalog.put_publication(
-                connection, table, home, snapshot_id=ended["snapshot_id"], state=ended["state"],
-                location=ended.get("location"), columns=ended.get("columns") or (), detail=ended.get("detail") or None,
+                connection,
+                table,
+                home,
+                snapshot_id=ended["snapshot_id"],
+                state=ended["state"],
+                location=ended.get("location"),
+                columns=ended.get("columns") or (),
+                detail=ended.get("detail") or None,
                 made_snapshot_id=ended.get("made_snapshot_id"),
             )
-        )  # fmt: skip
+        )
 
     def _ended(self, home: str, state: str, begun: float) -> None:
         with self._lock:

@@ -89,15 +89,21 @@ def states(
         captures = _rows(cursor, _CAPTURES, current, c=_table(current))
         scanned = {key: captured for key, _, captured, *_ in captures if captured is not None}
         pairs = _table({key: current[key] for key in scanned}, before=pa.array(scanned.values(), pa.int64()))
-        changed = {key: _share(were, are, stayed) for key, *(were, are, stayed) in
-                   (_rows(cursor, _CHANGED, scanned, p=pairs) if scanned else ())}  # fmt: skip
-        least = {key: _share(were, are, min(were, are)) for key, were, are in
-                 (_rows(cursor, _ROW_COUNTS, scanned, p=pairs) if scanned else ())
-                 if were is not None and are is not None}  # fmt: skip
+        changed = {
+            key: _share(were, are, stayed)
+            for key, *(were, are, stayed) in (_rows(cursor, _CHANGED, scanned, p=pairs) if scanned else ())
+        }
+        least = {
+            key: _share(were, are, min(were, are))
+            for key, were, are in (_rows(cursor, _ROW_COUNTS, scanned, p=pairs) if scanned else ())
+            if were is not None and are is not None
+        }
         hashes = {key: schema_hash for key, schema_hash, *_ in captures if schema_hash is not None}
-        schemas = {key: json.loads(columns) for key, schema_hash, columns in
-                   _rows(cursor, "SELECT * FROM schemas WHERE {of_these}", current)
-                   if hashes.get(key) == schema_hash}  # fmt: skip
+        schemas = {
+            key: json.loads(columns)
+            for key, schema_hash, columns in _rows(cursor, "SELECT * FROM schemas WHERE {of_these}", current)
+            if hashes.get(key) == schema_hash
+        }
         ids: dict[int, list[tuple[str, int]]] = {}
         for key, name, column_id in _rows(cursor, "SELECT * FROM column_ids WHERE {of_these}", current):
             ids.setdefault(key, []).append((name, column_id))
@@ -107,12 +113,20 @@ def states(
         leaves = {column[0] for column in schemas.get(key, ()) if column[1] not in CONTAINERS}
         names = {name: i for name, i in ids_by_name(ids.get(key, ())).items() if name in leaves}
         found[key] = TableState(
-            current[key], schema_hash, tuple(names.values()), has_table_record=has_record,
-            captured_snapshot_id=captured, captured_schema_hash=captured_hash, captured_at=captured_at,
-            captured_columns=frozenset(columns), snapshots_behind=behind, changed_share=changed.get(key),
+            current[key],
+            schema_hash,
+            tuple(names.values()),
+            has_table_record=has_record,
+            captured_snapshot_id=captured,
+            captured_schema_hash=captured_hash,
+            captured_at=captured_at,
+            captured_columns=frozenset(columns),
+            snapshots_behind=behind,
+            changed_share=changed.get(key),
             least_changed_share=least.get(key, 0.0),
-            used={names[name]: reads for name, reads in used.get(key, {}).items() if name in names}, busy=key in busy,
-        )  # fmt: skip
+            used={names[name]: reads for name, reads in used.get(key, {}).items() if name in names},
+            busy=key in busy,
+        )
     return found
 
 

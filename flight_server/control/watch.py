@@ -44,9 +44,13 @@ class Watch:
     """
 
     def __init__(
-        self, lakes: Lakes, queue: JobQueue, catalogs: Callable[[], list[str]],
-        interval_of: Callable[[str], float | None], clock: Callable[[], float] = time.monotonic,
-    ):  # fmt: skip
+        self,
+        lakes: Lakes,
+        queue: JobQueue,
+        catalogs: Callable[[], list[str]],
+        interval_of: Callable[[str], float | None],
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self._inspector, self._queue, self._catalogs = lakes, queue, catalogs
         self._interval_of, self._clock = interval_of, clock
         self._lakes: dict[str, _Lake] = {}

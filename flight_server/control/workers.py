@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 LANES: Final = {
-    "control": ("control",), "sync": ("light", "sync"), "light": ("light",), "watch": ("watch",),
+    "control": ("control",),
+    "sync": ("light", "sync"),
+    "light": ("light",),
+    "watch": ("watch",),
     "publish": ("publish",),
-}  # fmt: skip
+}
 """Kind of lease → the lanes it serves, in this order. What metadata answers waits for no scan."""
 GRACE_SECONDS: Final = 15.0  # for a worker to connect, from the start of the server or the worker's last poll
 FORGET_SECONDS: Final = 60.0  # after its last poll a worker is forgotten

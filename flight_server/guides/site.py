@@ -64,10 +64,14 @@ def settings() -> str:
     meaning = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", doc, re.MULTILINE))
     defaults = vars(Settings())
     rows = [
-        (f"`{name}`", f"`{defaults[name]}`" if defaults[name] not in (None, {}) else "", f"`STATFLIGHT_{name.upper()}`",
-         re.sub(r"\s+", " ", text))
+        (
+            f"`{name}`",
+            f"`{defaults[name]}`" if defaults[name] not in (None, {}) else "",
+            f"`STATFLIGHT_{name.upper()}`",
+            re.sub(r"\s+", " ", text),
+        )
         for name, text in meaning.items()
-    ]  # fmt: skip
+    ]
     return (
         "# Settings\n\nIn `statflight.toml`, as environment variables, or by `-o name=value`; see"
         " [configuration](../flight_server/guides/configuration.md).\n\n"
@@ -103,15 +107,23 @@ def errors() -> str:
     from store.replication import role
 
     found = [
-        kind for home in (module, role) for kind in vars(home).values()
-        if isinstance(kind, type) and issubclass(kind, module.StatflightError) and kind.__module__ == home.__name__
+        kind
+        for home in (module, role)
+        for kind in vars(home).values()
+        if isinstance(kind, type)
+        and issubclass(kind, module.StatflightError)
+        and kind.__module__ == home.__name__
         and kind is not module.StatflightError
-    ]  # fmt: skip
+    ]
     rows = [
-        (f"`{kind.code}`", f"`{kind.status}`", "yes" if kind.retryable else "no",
-         (inspect.getdoc(kind) or "").split("\n\n")[0])
+        (
+            f"`{kind.code}`",
+            f"`{kind.status}`",
+            "yes" if kind.retryable else "no",
+            (inspect.getdoc(kind) or "").split("\n\n")[0],
+        )
         for kind in found
-    ]  # fmt: skip
+    ]
     return "# Errors\n\nA message ends with its code; hints and the parts at fault follow it.\n\n" + _table(
         ("code", "status", "worth a retry", "meaning"), rows
     )

@@ -36,19 +36,30 @@ WAITING: Final = 256  # requests running or waiting; beyond these callers get 50
 _TABLE: Final = "/v1/{prefix}/namespaces/{namespace}/tables/{table}"
 _NAMESPACE: Final = "/v1/{prefix}/namespaces/{namespace}"
 ENDPOINTS: Final = (
-    "GET /v1/{prefix}/namespaces", f"GET {_NAMESPACE}", f"HEAD {_NAMESPACE}", f"GET {_NAMESPACE}/tables",
-    f"GET {_TABLE}", f"HEAD {_TABLE}", f"POST {_TABLE}/plan", f"POST {_TABLE}/tasks", f"POST {_TABLE}/metrics",
-)  # fmt: skip
+    "GET /v1/{prefix}/namespaces",
+    f"GET {_NAMESPACE}",
+    f"HEAD {_NAMESPACE}",
+    f"GET {_NAMESPACE}/tables",
+    f"GET {_TABLE}",
+    f"HEAD {_TABLE}",
+    f"POST {_TABLE}/plan",
+    f"POST {_TABLE}/tasks",
+    f"POST {_TABLE}/metrics",
+)
 _MODE: Final = {"scan-planning-mode": "server"}
 _STATUS: Final = {
-    "UNAUTHENTICATED": (401, "NotAuthorizedException"), "PERMISSION_DENIED": (403, "ForbiddenException"),
-    "NOT_FOUND": (404, "NotFoundException"), "INVALID_ARGUMENT": (400, "BadRequestException"),
-    "UNIMPLEMENTED": (406, "UnsupportedOperationException"), "UNAVAILABLE": (503, "ServiceUnavailableException"),
-}  # fmt: skip
+    "UNAUTHENTICATED": (401, "NotAuthorizedException"),
+    "PERMISSION_DENIED": (403, "ForbiddenException"),
+    "NOT_FOUND": (404, "NotFoundException"),
+    "INVALID_ARGUMENT": (400, "BadRequestException"),
+    "UNIMPLEMENTED": (406, "UnsupportedOperationException"),
+    "UNAVAILABLE": (503, "ServiceUnavailableException"),
+}
 _TYPES: Final = {
-    "UNKNOWN_TABLE": "NoSuchTableException", "UNKNOWN_NAMESPACE": "NoSuchNamespaceException",
+    "UNKNOWN_TABLE": "NoSuchTableException",
+    "UNKNOWN_NAMESPACE": "NoSuchNamespaceException",
     "UNKNOWN_PLAN_TASK": "NoSuchPlanTaskException",
-}  # fmt: skip
+}
 _READ_ONLY: Final = "this catalog is read-only: it serves what the lakes have"
 
 Answer = Mapping[str, Any] | str | None

@@ -25,8 +25,13 @@ Find = Callable[[str], Column]
 _COMPARES: Final = {"eq": Op.EQ, "lt": Op.LT, "lt-eq": Op.LTE, "gt": Op.GT, "gt-eq": Op.GTE}
 _WITH_VALUE: Final = frozenset({*_COMPARES, "starts-with"})
 _TESTS: Final = frozenset({"is-null", "is-nan"})
-_OPPOSITES: Final = {"not-eq": "eq", "not-in": "in", "not-starts-with": "starts-with", "not-null": "is-null",
-                     "not-nan": "is-nan"}  # fmt: skip
+_OPPOSITES: Final = {
+    "not-eq": "eq",
+    "not-in": "in",
+    "not-starts-with": "starts-with",
+    "not-null": "is-null",
+    "not-nan": "is-nan",
+}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCAL: Final = re.compile(r"[^T]+T[\d:.]+")  # a time without a zone
 _LAST: Final = 0x10FFFF  # code point

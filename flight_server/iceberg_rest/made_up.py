@@ -22,15 +22,33 @@ Partition = Sequence[tuple[str, str]]
 
 _FIRST_PARTITION_ID: Final = 1000
 _KINDS: Final = {
-    Kind.BOOLEAN: "boolean", Kind.INT: "long", Kind.FLOAT: "float", Kind.DOUBLE: "double", Kind.STRING: "string",
-    Kind.JSON: "string", Kind.UUID: "uuid", Kind.BINARY: "binary", Kind.DATE: "date", Kind.TIME: "time",
-    Kind.TIMESTAMP: "timestamp", Kind.TIMESTAMPTZ: "timestamptz",
-}  # fmt: skip
+    Kind.BOOLEAN: "boolean",
+    Kind.INT: "long",
+    Kind.FLOAT: "float",
+    Kind.DOUBLE: "double",
+    Kind.STRING: "string",
+    Kind.JSON: "string",
+    Kind.UUID: "uuid",
+    Kind.BINARY: "binary",
+    Kind.DATE: "date",
+    Kind.TIME: "time",
+    Kind.TIMESTAMP: "timestamp",
+    Kind.TIMESTAMPTZ: "timestamptz",
+}
 _DELTA: Final = {
-    "byte": "int", "short": "int", "integer": "int", "long": "long", "float": "float", "double": "double",
-    "boolean": "boolean", "string": "string", "binary": "binary", "date": "date", "timestamp": "timestamptz",
+    "byte": "int",
+    "short": "int",
+    "integer": "int",
+    "long": "long",
+    "float": "float",
+    "double": "double",
+    "boolean": "boolean",
+    "string": "string",
+    "binary": "binary",
+    "date": "date",
+    "timestamp": "timestamptz",
     "timestamp_ntz": "timestamp",
-}  # fmt: skip
+}
 _PARTS: Final = ("element", "key", "value")
 _ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 
@@ -107,15 +125,22 @@ class Columns:
             case {"type": "array", "elementType": element}:
                 inner, below = self._part("element", element, prefix)
                 return inner and {
-                    "type": "list", "element-id": below["field-id"], "element-required": False, "element": inner,
-                }, [below]  # fmt: skip
+                    "type": "list",
+                    "element-id": below["field-id"],
+                    "element-required": False,
+                    "element": inner,
+                }, [below]
             case {"type": "map", "keyType": key, "valueType": value}:
                 key_type, of_key = self._part("key", key, prefix)
                 value_type, of_value = self._part("value", value, prefix)
                 return key_type and value_type and {
-                    "type": "map", "key-id": of_key["field-id"], "key": key_type, "value-id": of_value["field-id"],
-                    "value-required": False, "value": value_type,
-                }, [of_key, of_value]  # fmt: skip
+                    "type": "map",
+                    "key-id": of_key["field-id"],
+                    "key": key_type,
+                    "value-id": of_value["field-id"],
+                    "value-required": False,
+                    "value": value_type,
+                }, [of_key, of_value]
         return self._primitive(type), []
 
     def _part(self, name: str, type: Any, prefix: str) -> tuple[Any, dict[str, Any]]:
@@ -160,9 +185,15 @@ def spec_id(nulls: Sequence[bool]) -> int:
 
 
 def document(
-    columns: Columns, partition: Partition, null_patterns: Iterable[Sequence[bool]], *, table_id: str, location: str,
-    snapshot_id: int, committed_at: datetime,
-) -> dict[str, Any]:  # fmt: skip
+    columns: Columns,
+    partition: Partition,
+    null_patterns: Iterable[Sequence[bool]],
+    *,
+    table_id: str,
+    location: str,
+    snapshot_id: int,
+    committed_at: datetime,
+) -> dict[str, Any]:
     """Metadata of format version 2.
 
     Args:
@@ -181,22 +212,49 @@ def document(
     if columns.left_out:
         properties["statflight.columns-left-out"] = json.dumps(columns.left_out)
     return {
-        "format-version": 2, "table-uuid": table_uuid, "location": location, "last-sequence-number": 1,
-        "last-updated-ms": at_ms, "last-column-id": columns.last_id, "current-schema-id": 0,
+        "format-version": 2,
+        "table-uuid": table_uuid,
+        "location": location,
+        "last-sequence-number": 1,
+        "last-updated-ms": at_ms,
+        "last-column-id": columns.last_id,
+        "current-schema-id": 0,
         "schemas": [{"type": "struct", "schema-id": 0, "fields": columns.fields}],
         "partition-specs": [
-            {"spec-id": id, "fields": [
-                {"source-id": ids[name], "field-id": _FIRST_PARTITION_ID + at, "name": name, "transform": "identity"}
-                for at, (name, _) in enumerate(partition) if not nulls[at]
-            ]} for id, nulls in sorted(specs.items())
+            {
+                "spec-id": id,
+                "fields": [
+                    {
+                        "source-id": ids[name],
+                        "field-id": _FIRST_PARTITION_ID + at,
+                        "name": name,
+                        "transform": "identity",
+                    }
+                    for at, (name, _) in enumerate(partition)
+                    if not nulls[at]
+                ],
+            }
+            for id, nulls in sorted(specs.items())
         ],
-        "default-spec-id": 0, "last-partition-id": _FIRST_PARTITION_ID - 1 + len(partition),
-        "sort-orders": [{"order-id": 0, "fields": []}], "default-sort-order-id": 0, "properties": properties,
-        "current-snapshot-id": snapshot_id, "refs": {"main": {"type": "branch", "snapshot-id": snapshot_id}},
-        "snapshots": [{
-            "snapshot-id": snapshot_id, "sequence-number": 1, "timestamp-ms": at_ms, "schema-id": 0,
-            "manifest-list": f"{location}/metadata/planned-by-the-server.avro", "summary": {"operation": "append"},
-        }],
-        "snapshot-log": [{"snapshot-id": snapshot_id, "timestamp-ms": at_ms}], "metadata-log": [],
-        "statistics": [], "partition-statistics": [],
-    }  # fmt: skip
+        "default-spec-id": 0,
+        "last-partition-id": _FIRST_PARTITION_ID - 1 + len(partition),
+        "sort-orders": [{"order-id": 0, "fields": []}],
+        "default-sort-order-id": 0,
+        "properties": properties,
+        "current-snapshot-id": snapshot_id,
+        "refs": {"main": {"type": "branch", "snapshot-id": snapshot_id}},
+        "snapshots": [
+            {
+                "snapshot-id": snapshot_id,
+                "sequence-number": 1,
+                "timestamp-ms": at_ms,
+                "schema-id": 0,
+                "manifest-list": f"{location}/metadata/planned-by-the-server.avro",
+                "summary": {"operation": "append"},
+            }
+        ],
+        "snapshot-log": [{"snapshot-id": snapshot_id, "timestamp-ms": at_ms}],
+        "metadata-log": [],
+        "statistics": [],
+        "partition-statistics": [],
+    }

@@ -21,8 +21,15 @@ from store.model.errors import InvalidField, NotFound, Unimplemented
 
 PAGE: Final = 10_000  # tasks
 PLANS_BYTES: Final = 512 << 20  # of plans whose pages are not all fetched; the least recently used goes first
-_COLUMNS: Final = ["file_path", "file_format", "row_count", "size_bytes", "partition_data_json", "partition_spec_id",
-                   "delete_files"]  # fmt: skip
+_COLUMNS: Final = [
+    "file_path",
+    "file_format",
+    "row_count",
+    "size_bytes",
+    "partition_data_json",
+    "partition_spec_id",
+    "delete_files",
+]
 _INCREMENTAL: Final = ("start-snapshot-id", "end-snapshot-id")
 
 
@@ -125,10 +132,12 @@ class Plans:
                     hint="capture the table",
                 )
             file = partition | {
-                "content": "data", "file-path": path or url(row["file_path"]),
+                "content": "data",
+                "file-path": path or url(row["file_path"]),
                 "file-format": (row["file_format"] or "PARQUET").lower(),
-                "file-size-in-bytes": row["size_bytes"], "record-count": count,
-            }  # fmt: skip
+                "file-size-in-bytes": row["size_bytes"],
+                "record-count": count,
+            }
             task: dict[str, Any] = {"data-file": file}
             if applying:
                 task["delete-file-references"] = [references.setdefault(at, len(references)) for at in applying]

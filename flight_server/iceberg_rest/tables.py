@@ -134,8 +134,9 @@ class Tables:
     def _details(self, table: TableEntry) -> tuple[Any, ...]:
         (row,) = self._app.database.rows(
             "SELECT metadata_location, format_schema, coalesce(partition_keys, []), coalesce(properties, '{}')"
-            " FROM tables WHERE table_key = ?", table.table_key,
-        )  # fmt: skip
+            " FROM tables WHERE table_key = ?",
+            table.table_key,
+        )
         return tuple(row)
 
     def _of_iceberg(self, table: TableEntry) -> Served:
@@ -177,9 +178,14 @@ class Tables:
         location = url(table.location or "")
         served = Served(f"{location}/metadata/made-up-{snapshot_id}.metadata.json", "", {0: partition}, True)
         document = made_up.document(
-            columns, partition, sorted(patterns), table_id=table.table_id, location=location,
-            snapshot_id=served.shown(snapshot_id), committed_at=next(iter(committed), (None,))[0] or datetime.now(UTC),
-        )  # fmt: skip
+            columns,
+            partition,
+            sorted(patterns),
+            table_id=table.table_id,
+            location=location,
+            snapshot_id=served.shown(snapshot_id),
+            committed_at=next(iter(committed), (None,))[0] or datetime.now(UTC),
+        )
         return replace(served, document=json.dumps(document))
 
 
@@ -199,11 +205,16 @@ def _of_document(document: Mapping[str, Any], location: str) -> Served:
     schemas: Sequence[Any] = document.get("schemas") or [document["schema"]]
     types = {id: type for schema in schemas for _, id, type in _fields(schema)}
     specs = document.get("partition-specs") or [{"spec-id": 0, "fields": document.get("partition-spec") or []}]
-    return Served(location, json.dumps(document), {
-        spec.get("spec-id", 0): [
-            (part["name"], result_type(part["transform"], types.get(part["source-id"]))) for part in spec["fields"]
-        ] for spec in specs
-    })  # fmt: skip
+    return Served(
+        location,
+        json.dumps(document),
+        {
+            spec.get("spec-id", 0): [
+                (part["name"], result_type(part["transform"], types.get(part["source-id"]))) for part in spec["fields"]
+            ]
+            for spec in specs
+        },
+    )
 
 
 def _fields(type: Any, prefix: str = "") -> Iterator[tuple[str, int, Any]]:

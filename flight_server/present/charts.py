@@ -65,9 +65,12 @@ def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 4
 
 
 def line(
-    points: Sequence[tuple[str, float | None]], label: str, width: int = 640, height: int = 160,
+    points: Sequence[tuple[str, float | None]],
+    label: str,
+    width: int = 640,
+    height: int = 160,
     bands: Sequence[Sequence[float] | None] = (),
-) -> str:  # fmt: skip
+) -> str:
     """Draws a value over snapshots, with gaps where it is unknown.
 
     Args:

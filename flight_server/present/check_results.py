@@ -25,11 +25,15 @@ def write_table(results: Sequence[Result]) -> None:
     order = {State.FAILED: 0, State.WARNED: 1, State.LATE: 2, State.PASSED: 3}
     rows = [
         [
-            result.state.lower(), result.table, result.column or "", result.rule,
-            _value(result), result.detail,
+            result.state.lower(),
+            result.table,
+            result.column or "",
+            result.rule,
+            _value(result),
+            result.detail,
         ]
         for result in sorted(results, key=lambda result: order[result.state])
-    ]  # fmt: skip
+    ]
     headers = ["state", "table", "column", "rule", "value", "detail"]
     text.write_text(headers, rows, right=[False] * 4 + [True], whole=("state", "table"))
 
@@ -58,9 +62,14 @@ def to_junit(results: Sequence[Result], errors: Mapping[str, str]) -> str:
         mine = [result for result in results if result.table == table]
         failed = sum(result.state is State.FAILED for result in mine)
         suite = ElementTree.SubElement(
-            root, "testsuite", name=text.harmless(table), tests=str(len(mine) + (table in errors)),
-            failures=str(failed), errors=str(int(table in errors)), skipped="0",
-        )  # fmt: skip
+            root,
+            "testsuite",
+            name=text.harmless(table),
+            tests=str(len(mine) + (table in errors)),
+            failures=str(failed),
+            errors=str(int(table in errors)),
+            skipped="0",
+        )
         for result in mine:
             _add_case(suite, result)
         if table in errors:
@@ -71,9 +80,7 @@ def to_junit(results: Sequence[Result], errors: Mapping[str, str]) -> str:
 
 def _add_case(suite: ElementTree.Element, result: Result) -> None:
     name = result.rule if result.column is None else f"{result.column}: {result.rule.rpartition(':')[2].strip()}"
-    case = ElementTree.SubElement(
-        suite, "testcase", classname=text.harmless(result.table), name=text.harmless(name)
-    )  # fmt: skip
+    case = ElementTree.SubElement(suite, "testcase", classname=text.harmless(result.table), name=text.harmless(name))
     if result.state is State.PASSED:
         return
     message = text.harmless(f"{result.measure} is {_value(result)}" + (f" ({result.detail})" if result.detail else ""))

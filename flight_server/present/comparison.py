@@ -11,8 +11,16 @@ from flight_server.views.table_summary import Row, TableSummary
 
 OF_TABLE: Final = ("row_count", "data_file_count", "total_size_bytes")
 OF_COLUMN: Final = (
-    "logical_type", "null_count", "nan_count", "ndv", "min", "max", "mean", "stddev", "avg_width_bytes",
-)  # fmt: skip
+    "logical_type",
+    "null_count",
+    "nan_count",
+    "ndv",
+    "min",
+    "max",
+    "mean",
+    "stddev",
+    "avg_width_bytes",
+)
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,16 @@ def _run(directory: Path, say: Callable[[str], None]) -> int:
         step("history", "delta.default.events", "value")
         step("check", "*", "--rule", "row_count > 0", "--rule", "null_fraction <= 0.2")
         step("diff", "delta.default.events", "1", "3")
-        step("query", "stats.columns", "--columns", "table_name,column_name,ndv,min,max",
-             "--where", "ndv > 1000", "--snapshot", "current")  # fmt: skip
+        step(
+            "query",
+            "stats.columns",
+            "--columns",
+            "table_name,column_name,ndv,min,max",
+            "--where",
+            "ndv > 1000",
+            "--snapshot",
+            "current",
+        )
         if _iceberg_tables(lakes):
             step("publish", "iceberg.sales.orders", "--to", "iceberg")
         step("report", "parquet.default.trips", "-o", "report.html")
@@ -148,13 +156,15 @@ def make_delta(root: Path) -> tuple[str, ...]:
 def _events(start: int, stop: int) -> pa.Table:
     ids = range(start, stop)
     begin = datetime(2026, 1, 1, tzinfo=UTC)
-    return pa.table({
-        "id": pa.array(ids, pa.int64()),
-        "kind": [("click", "view", "buy")[i % 3] if i % 11 else None for i in ids],
-        "user_name": [f"user{i * 7919 % 900}" for i in ids],
-        "happened_at": pa.array([begin + timedelta(seconds=37 * i) for i in ids], pa.timestamp("us", "UTC")),
-        "value": [i % 1000 / 8 for i in ids],
-    })  # fmt: skip
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "kind": [("click", "view", "buy")[i % 3] if i % 11 else None for i in ids],
+            "user_name": [f"user{i * 7919 % 900}" for i in ids],
+            "happened_at": pa.array([begin + timedelta(seconds=37 * i) for i in ids], pa.timestamp("us", "UTC")),
+            "value": [i % 1000 / 8 for i in ids],
+        }
+    )
 
 
 def make_iceberg(root: Path) -> tuple[str, ...] | None:
@@ -178,11 +188,13 @@ def make_iceberg(root: Path) -> tuple[str, ...] | None:
 
 def _orders(start: int, stop: int) -> pa.Table:
     ids = range(start, stop)
-    return pa.table({
-        "order_id": pa.array(ids, pa.int64()),
-        "region": [("north", "south", "east", "west")[i % 4] for i in ids],
-        "amount": [(i * 37 % 9_973) / 4 for i in ids],
-    })  # fmt: skip
+    return pa.table(
+        {
+            "order_id": pa.array(ids, pa.int64()),
+            "region": [("north", "south", "east", "west")[i % 4] for i in ids],
+            "amount": [(i * 37 % 9_973) / 4 for i in ids],
+        }
+    )
 
 
 def make_parquet(root: Path) -> tuple[str, ...]:
@@ -196,15 +208,17 @@ def make_parquet(root: Path) -> tuple[str, ...]:
         many = TRIPS_A_DAY
         minutes = np.clip(random.gamma(3.0, 5.0, many), 1, 180)
         start = np.datetime64(f"2026-03-{day + 1:02}T00:00:00", "us") + random.integers(0, 86_400_000_000, many)
-        trips = pa.table({
-            "trip_id": pa.array(np.arange(day * many, (day + 1) * many)),
-            "started_at": pa.array(start, pa.timestamp("us")),
-            "minutes": pa.array(np.round(minutes, 2), mask=random.random(many) < 0.02),
-            "distance_km": pa.array(np.round(minutes * random.uniform(0.2, 0.6, many), 2)),
-            "from_zone": pa.array(random.zipf(1.6, many).clip(1, 265)),
-            "to_zone": pa.array(random.integers(1, 266, many)),
-            "rider": pa.array([f"r{number:06}" for number in random.integers(0, 120_000, many)]),
-            "payment": pa.array(np.array(["card", "cash", "app"])[random.choice(3, many, p=[0.7, 0.1, 0.2])]),
-        })  # fmt: skip
+        trips = pa.table(
+            {
+                "trip_id": pa.array(np.arange(day * many, (day + 1) * many)),
+                "started_at": pa.array(start, pa.timestamp("us")),
+                "minutes": pa.array(np.round(minutes, 2), mask=random.random(many) < 0.02),
+                "distance_km": pa.array(np.round(minutes * random.uniform(0.2, 0.6, many), 2)),
+                "from_zone": pa.array(random.zipf(1.6, many).clip(1, 265)),
+                "to_zone": pa.array(random.integers(1, 266, many)),
+                "rider": pa.array([f"r{number:06}" for number in random.integers(0, 120_000, many)]),
+                "payment": pa.array(np.array(["card", "cash", "app"])[random.choice(3, many, p=[0.7, 0.1, 0.2])]),
+            }
+        )
         pq.write_table(trips, home / "part-0.parquet")
     return ("parquet", "parquet", str(root / "parquet"))

@@ -60,47 +60,65 @@ def openlineage(profile: Profile, now: datetime) -> dict[str, Any]:
     local = place.scheme in ("", "file")
     metrics = {column["column_name"]: _lineage_column(profile, column) for column in profile.columns}
     facet = {
-        "_producer": PRODUCER, "_schemaURL": _METRICS, "rowCount": profile.record.get("row_count"),
-        "bytes": profile.record.get("total_size_bytes"), "fileCount": profile.record.get("data_file_count"),
+        "_producer": PRODUCER,
+        "_schemaURL": _METRICS,
+        "rowCount": profile.record.get("row_count"),
+        "bytes": profile.record.get("total_size_bytes"),
+        "fileCount": profile.record.get("data_file_count"),
         "columnMetrics": metrics,
-    }  # fmt: skip
+    }
     version = {"_producer": PRODUCER, "_schemaURL": _VERSION, "datasetVersion": str(profile.table["snapshot_id"])}
     return {
-        "eventTime": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"), "producer": PRODUCER,
+        "eventTime": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "producer": PRODUCER,
         "schemaURL": _OPENLINEAGE,
         "dataset": {
             "namespace": "file" if local else f"{place.scheme}://{place.netloc}",
             "name": place.path if local else place.path.lstrip("/"),
             "facets": {"dataQualityMetrics": _known(facet), "version": version},
         },
-    }  # fmt: skip
+    }
 
 
 def _lineage_column(profile: Profile, column: Mapping[str, Any]) -> dict[str, Any]:
     numeric = _is_number(column)
     own = profile.quantiles.get(column["column_id"], {}) if numeric else {}
     quantiles = {f"{q:g}": number for q, text in own.items() if (number := _number(text)) is not None}
-    return _known({
-        "nullCount": column["null_count"], "distinctCount": _distinct(column), "count": column["row_count"],
-        "min": _number(column["min"]) if numeric else None, "max": _number(column["max"]) if numeric else None,
-        "quantiles": quantiles or None,
-    })  # fmt: skip
+    return _known(
+        {
+            "nullCount": column["null_count"],
+            "distinctCount": _distinct(column),
+            "count": column["row_count"],
+            "min": _number(column["min"]) if numeric else None,
+            "max": _number(column["max"]) if numeric else None,
+            "quantiles": quantiles or None,
+        }
+    )
 
 
 def datahub(profile: Profile, now: datetime) -> dict[str, Any]:
     """A proposal of the timeseries aspect `datasetProfile`, for `/aspects?action=ingestProposal`."""
     rows = profile.record.get("row_count")
-    value = _known({
-        "timestampMillis": _millis(now), "rowCount": rows, "columnCount": len(profile.columns),
-        "sizeInBytes": profile.record.get("total_size_bytes"),
-        "fieldProfiles": [_datahub_field(profile, column) for column in profile.columns],
-    })  # fmt: skip
+    value = _known(
+        {
+            "timestampMillis": _millis(now),
+            "rowCount": rows,
+            "columnCount": len(profile.columns),
+            "sizeInBytes": profile.record.get("total_size_bytes"),
+            "fieldProfiles": [_datahub_field(profile, column) for column in profile.columns],
+        }
+    )
     platform = _PLATFORMS.get(str(profile.table["format"]), str(profile.table["format"]))
     urn = f"urn:li:dataset:(urn:li:dataPlatform:{platform},{profile.name},PROD)"
-    return {"proposal": {
-        "entityType": "dataset", "entityUrn": urn, "changeType": "UPSERT", "aspectName": "datasetProfile",
-        "aspect": {"contentType": "application/json", "value": json.dumps(value, ensure_ascii=False)},
-    }}  # fmt: skip
+    return {
+        "proposal": {
+            "entityType": "dataset",
+            "entityUrn": urn,
+            "changeType": "UPSERT",
+            "aspectName": "datasetProfile",
+            "aspect": {"contentType": "application/json", "value": json.dumps(value, ensure_ascii=False)},
+        }
+    }
 
 
 def _datahub_field(profile: Profile, column: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,26 +129,42 @@ def _datahub_field(profile: Profile, column: Mapping[str, Any]) -> dict[str, Any
     if buckets and all(bucket["lower"] is not None for bucket in buckets):
         edges = [buckets[0]["lower"], *(bucket["upper"] for bucket in buckets)]
         histogram = {"boundaries": edges, "heights": [bucket["row_count"] for bucket in buckets]}
-    return _known({
-        "fieldPath": name, "uniqueCount": distinct, "uniqueProportion": _share(distinct, rows), "nullCount": nulls,
-        "nullProportion": _share(nulls, rows), "min": column["min"], "max": column["max"],
-        "mean": _text(column.get("mean")), "stdev": _text(column.get("stddev")), "median": quantiles.get(0.5),
-        "quantiles": [{"quantile": f"{q:g}", "value": text} for q, text in sorted(quantiles.items())
-                      if text is not None] or None,
-        "histogram": histogram,
-        "distinctValueFrequencies": [
-            {"value": value["value"], "frequency": value["count"]} for value in profile.common.get(id, ())
-        ] or None,
-    })  # fmt: skip
+    return _known(
+        {
+            "fieldPath": name,
+            "uniqueCount": distinct,
+            "uniqueProportion": _share(distinct, rows),
+            "nullCount": nulls,
+            "nullProportion": _share(nulls, rows),
+            "min": column["min"],
+            "max": column["max"],
+            "mean": _text(column.get("mean")),
+            "stdev": _text(column.get("stddev")),
+            "median": quantiles.get(0.5),
+            "quantiles": [
+                {"quantile": f"{q:g}", "value": text} for q, text in sorted(quantiles.items()) if text is not None
+            ]
+            or None,
+            "histogram": histogram,
+            "distinctValueFrequencies": [
+                {"value": value["value"], "frequency": value["count"]} for value in profile.common.get(id, ())
+            ]
+            or None,
+        }
+    )
 
 
 def openmetadata(profile: Profile, now: datetime) -> dict[str, Any]:
     """The body of `PUT /api/v1/tables/{id}/tableProfile`; unknown keys would be refused."""
     at = _millis(now)
-    table = _known({
-        "timestamp": at, "rowCount": profile.record.get("row_count"), "columnCount": len(profile.columns),
-        "sizeInByte": profile.record.get("total_size_bytes"),
-    })  # fmt: skip
+    table = _known(
+        {
+            "timestamp": at,
+            "rowCount": profile.record.get("row_count"),
+            "columnCount": len(profile.columns),
+            "sizeInByte": profile.record.get("total_size_bytes"),
+        }
+    )
     return {"tableProfile": table, "columnProfile": [_metadata_column(profile, c, at) for c in profile.columns]}
 
 
@@ -145,15 +179,28 @@ def _metadata_column(profile: Profile, column: Mapping[str, Any], at: int) -> di
     buckets = profile.histograms.get(id, ()) if numeric else ()
     edges = [_number(bucket["upper"]) for bucket in buckets]
     distinct = _distinct(column)
-    return _known({
-        "name": name, "timestamp": at, "valuesCount": None if rows is None else rows - (nulls or 0),
-        "nullCount": nulls, "nullProportion": _share(nulls, rows), "distinctCount": distinct,
-        "distinctProportion": _share(distinct, rows), "min": low, "max": high, "mean": column.get("mean"),
-        **{key: quantiles.get(quantile) for quantile, key in _QUARTILES.items()},
-        "maxLength": column["max_width_bytes"] if column["logical_type"] == "STRING" else None,
-        "histogram": {"boundaries": [f"{edge:g}" for edge in edges if edge is not None],
-                      "frequencies": [round(bucket["row_count"]) for bucket in buckets]} if buckets else None,
-    })  # fmt: skip
+    return _known(
+        {
+            "name": name,
+            "timestamp": at,
+            "valuesCount": None if rows is None else rows - (nulls or 0),
+            "nullCount": nulls,
+            "nullProportion": _share(nulls, rows),
+            "distinctCount": distinct,
+            "distinctProportion": _share(distinct, rows),
+            "min": low,
+            "max": high,
+            "mean": column.get("mean"),
+            **{key: quantiles.get(quantile) for quantile, key in _QUARTILES.items()},
+            "maxLength": column["max_width_bytes"] if column["logical_type"] == "STRING" else None,
+            "histogram": {
+                "boundaries": [f"{edge:g}" for edge in edges if edge is not None],
+                "frequencies": [round(bucket["row_count"]) for bucket in buckets],
+            }
+            if buckets
+            else None,
+        }
+    )
 
 
 FORMATS: Final = {"openlineage": openlineage, "datahub": datahub, "openmetadata": openmetadata}

@@ -26,9 +26,14 @@ def harmless(text: str) -> str:
 
 
 def write_text(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], out: BinaryIO | None = None, right: Sequence[bool] = (),
-    whole: Collection[str] = (), heading: str = "", spare: Sequence[str] = (),
-) -> list[str]:  # fmt: skip
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    out: BinaryIO | None = None,
+    right: Sequence[bool] = (),
+    whole: Collection[str] = (),
+    heading: str = "",
+    spare: Sequence[str] = (),
+) -> list[str]:
     """Writes a table: complete lines on a pipe, else fitted to the terminal; returns the headers of columns left out.
 
     Args:
@@ -76,9 +81,13 @@ def without(
 
 
 def fit(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], columns: int,
-    whole: Collection[str] = (), styled: bool = False,
-) -> Iterator[str]:  # fmt: skip
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[bool],
+    columns: int,
+    whole: Collection[str] = (),
+    styled: bool = False,
+) -> Iterator[str]:
     """The lines of a table on a terminal with `columns` characters.
 
     In a table that is too wide, the widest cells are elided; when too little would be left, each row is written as a

@@ -17,10 +17,22 @@ from store.model.errors import InvalidArgument
 
 log = logging.getLogger("statflight.audit")
 
-WRITES: Final = frozenset({
-    "register_connector", "drop_connector", "discover", "capture", "cancel_job", "finish_job", "finish_jobs",
-    "delete_stats", "expire", "publish", "withdraw", "backup",
-})  # fmt: skip
+WRITES: Final = frozenset(
+    {
+        "register_connector",
+        "drop_connector",
+        "discover",
+        "capture",
+        "cancel_job",
+        "finish_job",
+        "finish_jobs",
+        "delete_stats",
+        "expire",
+        "publish",
+        "withdraw",
+        "backup",
+    }
+)
 _LONGEST: Final = 500
 
 
@@ -61,8 +73,11 @@ def action(name: str, body: bytes, caller: str, correlation_id: str, results: Se
     fields = of_body(body)
     if name == "publish" and results:
         (published,) = results
-        fields |= {"columns": published["columns"], "version": published["snapshot_id"],
-                   "removed_orphans": published["removed_orphans"]}  # fmt: skip
+        fields |= {
+            "columns": published["columns"],
+            "version": published["snapshot_id"],
+            "removed_orphans": published["removed_orphans"],
+        }
     ended = fields.get("job_ids", [fields.get("job_id")])
     if not (name in ("finish_job", "finish_jobs") and all(str(job_id).startswith("look-") for job_id in ended)):
         write(f"DoAction/{name}", caller, correlation_id, **fields)
@@ -70,8 +85,14 @@ def action(name: str, body: bytes, caller: str, correlation_id: str, results: Se
 
 def refusal(method: str, caller: str, correlation_id: str, code: str, message: str, peer: str) -> None:
     """Logs a refused call, with the code and message sent to the caller."""
-    fields = {"method": method, "caller": caller, "correlation_id": correlation_id, "code": code, "peer": peer,
-            "message": message}  # fmt: skip
+    fields = {
+        "method": method,
+        "caller": caller,
+        "correlation_id": correlation_id,
+        "code": code,
+        "peer": peer,
+        "message": message,
+    }
     _log(logging.WARNING, "refusal", fields)
 
 

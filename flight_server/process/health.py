@@ -69,8 +69,9 @@ class Health:
         except RuntimeError:
             raise InvalidArgument(
                 f"health checks cannot listen on {host}:{port}",
-                code="ADDRESS", hint="--health-port 0 picks a free port",
-            ) from None  # fmt: skip
+                code="ADDRESS",
+                hint="--health-port 0 picks a free port",
+            ) from None
         self._server.start()
         return bound
 

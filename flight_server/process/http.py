@@ -76,10 +76,19 @@ class Http:
     ) -> None:
         cert, key = tls
         config = uvicorn.Config(
-            asgi, http=_Connection, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-            proxy_headers=False, timeout_keep_alive=REQUEST_SECONDS, timeout_graceful_shutdown=int(STOPPED_WITHIN),
-            ssl_certfile=cert, ssl_keyfile=key,
-        )  # fmt: skip
+            asgi,
+            http=_Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=REQUEST_SECONDS,
+            timeout_graceful_shutdown=int(STOPPED_WITHIN),
+            ssl_certfile=cert,
+            ssl_keyfile=key,
+        )
         bare = host.strip("[]")
         family = socket.AF_INET6 if ":" in bare else socket.AF_INET
         try:
@@ -88,8 +97,9 @@ class Http:
         except (OSError, ssl.SSLError) as error:
             raise InvalidArgument(
                 f"--{flag} cannot listen on {host}:{port}: {error.strerror or error}",
-                code="ADDRESS", hint=f"--{flag} 0 picks a free port",
-            ) from None  # fmt: skip
+                code="ADDRESS",
+                hint=f"--{flag} 0 picks a free port",
+            ) from None
         named = f"[{bare}]" if ":" in bare else bare
         self.uri = f"http{'s' if cert else ''}://{named}:{self._socket.getsockname()[1]}/"
         logging.getLogger("uvicorn").setLevel(logging.ERROR)  # no messages about its start or refused callers

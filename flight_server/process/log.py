@@ -50,8 +50,10 @@ class _Json(logging.Formatter):
     def _event(self, record: logging.LogRecord) -> dict[str, Any]:
         found = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(), "logger": record.name, "event": record.getMessage(),
-        } | getattr(record, _FIELDS, {})  # fmt: skip
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        } | getattr(record, _FIELDS, {})
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
         return found

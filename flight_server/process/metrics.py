@@ -81,9 +81,12 @@ class Metrics:
             "statflight_requests", "Calls answered", ["method", "action", "code"], registry=registry
         )
         self._seconds = prometheus.Histogram(
-            "statflight_request_seconds", "Until the answer or its first part", ["method", "action"],
-            buckets=_BUCKETS, registry=registry,
-        )  # fmt: skip
+            "statflight_request_seconds",
+            "Until the answer or its first part",
+            ["method", "action"],
+            buckets=_BUCKETS,
+            registry=registry,
+        )
         self._rows_read = prometheus.Counter(
             "statflight_rows_read", "Rows streamed by DoGet", ["flight"], registry=registry
         )
@@ -167,9 +170,10 @@ class _AppCollector:
         )
         if database.directory is not None:
             yield GaugeMetricFamily(
-                "statflight_store_free_bytes", "Free space on the disk of the database",
+                "statflight_store_free_bytes",
+                "Free space on the disk of the database",
                 value=shutil.disk_usage(database.directory).free,
-            )  # fmt: skip
+            )
 
     def _replication(self) -> Iterator[Metric]:
         role = self._app.role
@@ -180,37 +184,41 @@ class _AppCollector:
             "statflight_replication_failures", "Failed attempts to reach the replica", value=role.failures
         )
         for name, about in (
-            ("epoch", "Epoch of the writer"), ("generation", "Newest commit that is served"),
-            ("shipped_generation", "Newest commit at the replica"), ("lag_ms", "Age of what is served"),
-        ):  # fmt: skip
+            ("epoch", "Epoch of the writer"),
+            ("generation", "Newest commit that is served"),
+            ("shipped_generation", "Newest commit at the replica"),
+            ("lag_ms", "Age of what is served"),
+        ):
             yield GaugeMetricFamily(f"statflight_replication_{name}", about, value=row.get(name) or 0)
 
     def _queue(self) -> Iterator[Metric]:
         counts, (waiting, leases) = self._app.jobs.counts(), self._app.queue.depths()
         by_state = {state: counts.get(state, 0) for state in (*ACTIVE, *ENDED)}
         yield _family(GaugeMetricFamily, "statflight_jobs", "Capture jobs by state", ["state"], by_state)
-        yield _family(
-            GaugeMetricFamily, "statflight_tasks_waiting", "Tasks waiting for a worker", ["kind"], waiting
-        )  # fmt: skip
+        yield _family(GaugeMetricFamily, "statflight_tasks_waiting", "Tasks waiting for a worker", ["kind"], waiting)
         yield GaugeMetricFamily("statflight_leases", "Active leases", value=leases)
 
     def _captures(self) -> Iterator[Metric]:
         counters, answers = self._app.commit.counters, self._app.orchestrator.outcomes.copy()
         yield CounterMetricFamily("statflight_lease_expiries", "Expired leases", value=counters.lease_expiries)
-        yield _family(
-            CounterMetricFamily, "statflight_resolve_outcomes", "Answers of resolve", ["outcome"], answers
-        )  # fmt: skip
+        yield _family(CounterMetricFamily, "statflight_resolve_outcomes", "Answers of resolve", ["outcome"], answers)
         outcomes: Counter[tuple[str, str]] = Counter()
         for (engine, outcome), count in counters.outcomes.copy().items():
             outcomes[engine if len(outcomes) < MAX_LABELS else "other", outcome] += count
         yield _family(
-            CounterMetricFamily, "statflight_capture_outcomes",
-            "Captured requests by engine and outcome, as reported by workers", ["engine", "outcome"], outcomes,
-        )  # fmt: skip
+            CounterMetricFamily,
+            "statflight_capture_outcomes",
+            "Captured requests by engine and outcome, as reported by workers",
+            ["engine", "outcome"],
+            outcomes,
+        )
         yield _family(
-            SummaryMetricFamily, "statflight_capture_seconds", "Duration of finished captures, from lease to end",
-            ["kind"], counters.seconds.copy(),
-        )  # fmt: skip
+            SummaryMetricFamily,
+            "statflight_capture_seconds",
+            "Duration of finished captures, from lease to end",
+            ["kind"],
+            counters.seconds.copy(),
+        )
         for what in READ:
             read = {engine: count for (engine, of), count in counters.read.copy().items() if of == what}
             about = f"Data that captures read from lakes, in {what}"
@@ -222,13 +230,19 @@ class _AppCollector:
     def _publications(self) -> Iterator[Metric]:
         publishing = self._app.publishing
         yield _family(
-            CounterMetricFamily, "statflight_publications", "Finished publications", ["home", "state"],
+            CounterMetricFamily,
+            "statflight_publications",
+            "Finished publications",
+            ["home", "state"],
             publishing.outcomes.copy(),
-        )  # fmt: skip
+        )
         yield _family(
-            SummaryMetricFamily, "statflight_publication_seconds",
-            "Duration of finished publications, from request to end", ["home"], publishing.seconds.copy(),
-        )  # fmt: skip
+            SummaryMetricFamily,
+            "statflight_publication_seconds",
+            "Duration of finished publications, from request to end",
+            ["home"],
+            publishing.seconds.copy(),
+        )
 
     def _tables(self) -> Iterator[Metric]:
         with self._lock:  # concurrent scrapes query the database once
@@ -248,10 +262,11 @@ class _AppCollector:
         results = [result for of_table in self._app.checking.results.copy().values() for result in of_table]
         results.sort(key=lambda result: result.state in (State.PASSED, State.LATE))  # failures are always reported
         missed = {
-            (result.table, result.column or "", result.rule, str(result.level)):
-                0.0 if result.state in (State.PASSED, State.LATE) else 1.0
+            (result.table, result.column or "", result.rule, str(result.level)): 0.0
+            if result.state in (State.PASSED, State.LATE)
+            else 1.0
             for result in results[:MAX_CHECKS]
-        }  # fmt: skip
+        }
         labels = ["table", "column", "rule", "level"]
         yield _family(GaugeMetricFamily, "statflight_check_failing", "1 if a rule fails, else 0", labels, missed)
 

@@ -25,12 +25,22 @@ from flight_server.worker.loop import ROLES, Worker
 
 
 def run_worker(
-    server_uri: str, *, token: str | None = None, spark_master: str | None = None, tls_roots: bytes | None = None,
-    inline_max_cells: int | None = None, control_only: bool = False, parent_pid: int | None = None,
-    tls_cert: bytes | None = None, tls_key: bytes | None = None, log_level: str = "info", log_format: str = "text",
-    spark_conf: Mapping[str, str] | None = None, engine: str = "auto",
+    server_uri: str,
+    *,
+    token: str | None = None,
+    spark_master: str | None = None,
+    tls_roots: bytes | None = None,
+    inline_max_cells: int | None = None,
+    control_only: bool = False,
+    parent_pid: int | None = None,
+    tls_cert: bytes | None = None,
+    tls_key: bytes | None = None,
+    log_level: str = "info",
+    log_format: str = "text",
+    spark_conf: Mapping[str, str] | None = None,
+    engine: str = "auto",
     file_sketches: str = "auto",
-) -> int:  # fmt: skip
+) -> int:
     """Works until SIGTERM or SIGINT, or until the parent process ends. Returns 0, or 1 when the server refuses the
     worker."""
     configure(log_level, log_format)

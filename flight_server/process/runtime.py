@@ -65,8 +65,12 @@ def limit_arrow_memory(most_bytes: int | None) -> None:
     limit = max(_memory_bytes() // 2 if most_bytes is None else most_bytes, _LEAST_ARROW_BYTES)
     kibibytes = f"{limit >> 10}KiB"
     before = dict(os.environ)
-    os.environ |= {"MIMALLOC_RESERVE_OS_MEMORY": kibibytes, "MIMALLOC_ARENA_MAX_OBJECT_SIZE": kibibytes,
-                   "MIMALLOC_DISALLOW_OS_ALLOC": "1", "ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}  # fmt: skip
+    os.environ |= {
+        "MIMALLOC_RESERVE_OS_MEMORY": kibibytes,
+        "MIMALLOC_ARENA_MAX_OBJECT_SIZE": kibibytes,
+        "MIMALLOC_DISALLOW_OS_ALLOC": "1",
+        "ARROW_DEFAULT_MEMORY_POOL": "mimalloc",
+    }
     try:
         import pyarrow  # noqa: F401  mimalloc reads the variables here
     finally:  # the workers are not meant
@@ -186,9 +190,10 @@ def reuse_memory(of: MemoryReuse) -> None:
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         for variable, parameter, value in (
-            ("MALLOC_ARENA_MAX", -8, of.arenas), ("MALLOC_MMAP_THRESHOLD_", -3, of.largest_bytes),
+            ("MALLOC_ARENA_MAX", -8, of.arenas),
+            ("MALLOC_MMAP_THRESHOLD_", -3, of.largest_bytes),
             ("MALLOC_TRIM_THRESHOLD_", -1, of.most_bytes),
-        ):  # fmt: skip
+        ):
             if value is not None and variable not in os.environ:
                 libc.mallopt(parameter, value)
 

@@ -106,10 +106,14 @@ def serve(settings: Settings) -> int:
     if app.role.takes_writes:
         app.start()
     workers = Housekeeping({"starting workers": children.keep})
-    upkeep = Housekeeping({
-        "taking back leases": app.queue.sweep, "counting reads": app.usage.flush,
-        "auto-analyze": app.auto.look_later, "freeing memory": FreeMemory(),
-    })  # fmt: skip
+    upkeep = Housekeeping(
+        {
+            "taking back leases": app.queue.sweep,
+            "counting reads": app.usage.flush,
+            "auto-analyze": app.auto.look_later,
+            "freeing memory": FreeMemory(),
+        }
+    )
     takeover = Housekeeping({"taking over": lambda: app.take_over(listener.public_uri)})
     swept = looked = time.monotonic()
     status = 0
@@ -187,9 +191,12 @@ def _joining(settings: Settings) -> Callable[[Path], tuple[Database, Role]]:
     from store.replication.join import Plan, join
 
     plan = Plan(
-        settings.replicate_to or settings.follow or "", settings.replicate_seconds,
-        settings.durability == "replicated", settings.writer_lease_seconds, settings.replica_keep,
-    )  # fmt: skip
+        settings.replicate_to or settings.follow or "",
+        settings.replicate_seconds,
+        settings.durability == "replicated",
+        settings.writer_lease_seconds,
+        settings.replica_keep,
+    )
     return lambda path: join(plan, path, follow=settings.follow is not None, standby=settings.standby)
 
 
@@ -218,8 +225,12 @@ def _secured(settings: Settings) -> Settings:
 
 def _check_ports(settings: Settings) -> None:
     """Raises InvalidArgument if a port is in use, or the host is not of this machine, before anything is created."""
-    ports = {"port": settings.port, "metrics-port": settings.metrics_port, "health-port": settings.health_port,
-             "http-port": settings.http_port}  # fmt: skip
+    ports = {
+        "port": settings.port,
+        "metrics-port": settings.metrics_port,
+        "health-port": settings.health_port,
+        "http-port": settings.http_port,
+    }
     for flag, port in ports.items():
         if port is None:
             continue
@@ -233,5 +244,6 @@ def _check_ports(settings: Settings) -> None:
         except OSError as error:
             raise InvalidArgument(
                 f"cannot listen on {settings.host}:{port}: {(error.strerror or str(error)).lower()}",
-                code="ADDRESS", hint=f"--{flag} 0 picks a free port",
-            ) from None  # fmt: skip
+                code="ADDRESS",
+                hint=f"--{flag} 0 picks a free port",
+            ) from None

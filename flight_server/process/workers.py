@@ -56,9 +56,13 @@ class OwnWorkers:
     """
 
     def __init__(
-        self, settings: Settings, uri: str, token: str, is_waiting: Callable[[Iterable[str]], bool],
+        self,
+        settings: Settings,
+        uri: str,
+        token: str,
+        is_waiting: Callable[[Iterable[str]], bool],
         at_once: bool = True,
-    ):  # fmt: skip
+    ):
         self._settings, self._uri, self._token, self._is_waiting = settings, uri, token, is_waiting
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * max(1, settings.workers)
         self._born = [0.0] * len(self._processes)
@@ -90,18 +94,27 @@ class OwnWorkers:
 
     def _start(self) -> subprocess.Popen[bytes]:
         arguments: dict[str, Any] = {
-            "server_uri": self._uri, "token": self._token, "spark_master": self._settings.spark_master,
-            "spark_conf": dict(self._settings.spark), "engine": self._settings.scan_engine,
-            "inline_max_cells": self._settings.inline_max_cells, "file_sketches": self._settings.file_sketches,
+            "server_uri": self._uri,
+            "token": self._token,
+            "spark_master": self._settings.spark_master,
+            "spark_conf": dict(self._settings.spark),
+            "engine": self._settings.scan_engine,
+            "inline_max_cells": self._settings.inline_max_cells,
+            "file_sketches": self._settings.file_sketches,
             "control_only": self._settings.workers == 0,
-            "parent_pid": os.getpid(), "log_level": self._settings.log_level, "log_format": "json",
-        }  # fmt: skip
+            "parent_pid": os.getpid(),
+            "log_level": self._settings.log_level,
+            "log_format": "json",
+        }
         output, written = os.pipe()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "flight_server.process.own_worker"], stdin=subprocess.DEVNULL, stdout=written,
-                stderr=written, env=os.environ | {CHILD_VARIABLE: json.dumps(arguments)},
-            )  # fmt: skip
+                [sys.executable, "-m", "flight_server.process.own_worker"],
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+                env=os.environ | {CHILD_VARIABLE: json.dumps(arguments)},
+            )
         finally:
             os.close(written)
         threading.Thread(target=relay, args=(output,), kwargs={"worker": process.pid}, daemon=True).start()

@@ -22,8 +22,14 @@ from store.model.schemas import ADBC_STATISTIC, FLIGHTS
 
 FLIGHT: Final = FLIGHTS["adbc.statistics"]
 _KEYS: Final = {
-    "avg_width_bytes": 0, "ndv": 1, "max_width_bytes": 2, "max": 3, "min": 4, "null_count": 5, "row_count": 6,
-}  # of ADBC  # fmt: skip
+    "avg_width_bytes": 0,
+    "ndv": 1,
+    "max_width_bytes": 2,
+    "max": 3,
+    "min": 4,
+    "null_count": 5,
+    "row_count": 6,
+}  # of ADBC
 _INT64, _FLOAT64, _BINARY = 0, 2, 3  # children of the union
 _NAMES: Final = ("table_catalog", "table_schema", "table_name")
 TABLE_COLUMNS: Final = (*_NAMES, *TABLE_FIELDS)
@@ -51,8 +57,10 @@ def answer(request: ScanRequest, tables: Rows, columns: Rows) -> pa.Table:
     result = build(tables, columns, keep).slice(0, request.limit).select(request.names)
     if not request.rows:
         return result
-    texts = [json.dumps([v if isinstance(v, str) else json.dumps(v, default=_json) for v in row.values()])
-             for row in result.to_pylist()]  # fmt: skip
+    texts = [
+        json.dumps([v if isinstance(v, str) else json.dumps(v, default=_json) for v in row.values()])
+        for row in result.to_pylist()
+    ]
     return pa.table([pa.array(texts, pa.string())], schema=request.schema)
 
 

@@ -67,9 +67,12 @@ class _Source:
 
 
 def answer(
-    planner: ScanPlanner, table: TableEntry, request: AnswerRequest, snapshot: str | int,
+    planner: ScanPlanner,
+    table: TableEntry,
+    request: AnswerRequest,
+    snapshot: str | int,
     is_cancelled: Callable[[], bool] = never,
-) -> Answer:  # fmt: skip
+) -> Answer:
     """Answers a query by the statistics of a snapshot.
 
     Args:

@@ -14,8 +14,10 @@ from flight_server.reads.stats_sources import TABLE_COLUMNS
 from store.model.schemas import FLIGHTS
 
 _CONSTRAINT_NAME: Final = {
-    "constraint_catalog": "t.table_catalog", "constraint_schema": "t.table_schema", "constraint_name": "s.name",
-}  # fmt: skip
+    "constraint_catalog": "t.table_catalog",
+    "constraint_schema": "t.table_schema",
+    "constraint_name": "s.name",
+}
 _NAMES: Final = {name: f"t.{name}" for name in ("table_catalog", "table_schema", "table_name")}
 _OF_TABLES: Final = " s JOIN tables t ON t.table_key = s.table_key AND NOT t.dropped AND {scope}"
 _CONSTRAINTS: Final = "table_constraints" + _OF_TABLES
@@ -141,53 +143,80 @@ def _connectors(scope: ReadScope) -> FlightSource:
 SOURCES: Final[dict[str, Callable[[ReadScope], FlightSource]]] = {
     "information_schema.schemata": _schemata,
     "information_schema.tables": _plain(
-        "(SELECT * FROM tables t WHERE NOT t.dropped AND {scope}) t", _NAMES | {"table_type": "'BASE TABLE'"},
-        "t.table_key"),
+        "(SELECT * FROM tables t WHERE NOT t.dropped AND {scope}) t",
+        _NAMES | {"table_type": "'BASE TABLE'"},
+        "t.table_key",
+    ),
     "information_schema.columns": _plain(
         "table_columns" + _OF_TABLES,
-        _NAMES | {name: f"s.{name}" for name in ("column_name", "data_type", "ordinal_position", "is_nullable",
-                                                 "column_id")}
-        | {"column_path": "coalesce(s.column_path, CASE WHEN NOT contains(s.column_name, '.')"
-                          " THEN [s.column_name] END)"},
-        "t.table_key, s.ordinal_position"),
+        _NAMES
+        | {name: f"s.{name}" for name in ("column_name", "data_type", "ordinal_position", "is_nullable", "column_id")}
+        | {
+            "column_path": "coalesce(s.column_path, CASE WHEN NOT contains(s.column_name, '.')"
+            " THEN [s.column_name] END)"
+        },
+        "t.table_key, s.ordinal_position",
+    ),
     "information_schema.table_constraints": _plain(
         "(SELECT DISTINCT table_key, kind, name FROM table_constraints)" + _OF_TABLES,
-        _CONSTRAINT_NAME | _NAMES | {"constraint_type": "s.kind", "is_deferrable": "'NO'",
-                                     "initially_deferred": "'NO'", "enforced": "'NO'"}, "t.table_key, s.name"),
+        _CONSTRAINT_NAME
+        | _NAMES
+        | {"constraint_type": "s.kind", "is_deferrable": "'NO'", "initially_deferred": "'NO'", "enforced": "'NO'"},
+        "t.table_key, s.name",
+    ),
     "information_schema.key_column_usage": _plain(
         _CONSTRAINTS + " AND s.kind IN ('PRIMARY KEY', 'UNIQUE', 'FOREIGN KEY')",
-        _CONSTRAINT_NAME | _NAMES | {"column_name": "s.column_name", "ordinal_position": "s.ordinal_position",
-                                     "position_in_unique_constraint": "NULL::BIGINT"},
-        "t.table_key, s.name, s.ordinal_position"),
+        _CONSTRAINT_NAME
+        | _NAMES
+        | {
+            "column_name": "s.column_name",
+            "ordinal_position": "s.ordinal_position",
+            "position_in_unique_constraint": "NULL::BIGINT",
+        },
+        "t.table_key, s.name, s.ordinal_position",
+    ),
     "information_schema.referential_constraints": _plain(
         _CONSTRAINTS + " AND s.kind = 'FOREIGN KEY'",
-        _CONSTRAINT_NAME | dict.fromkeys(FLIGHTS["information_schema.referential_constraints"].schema.names[3:],
-                                         "NULL::VARCHAR")),
+        _CONSTRAINT_NAME
+        | dict.fromkeys(FLIGHTS["information_schema.referential_constraints"].schema.names[3:], "NULL::VARCHAR"),
+    ),
     "information_schema.check_constraints": _plain(
         "(SELECT DISTINCT table_key, kind, name, clause FROM table_constraints)" + _OF_TABLES + " AND s.kind = 'CHECK'",
-        _CONSTRAINT_NAME | {"check_clause": "s.clause"}, "t.table_key, s.name"),
+        _CONSTRAINT_NAME | {"check_clause": "s.clause"},
+        "t.table_key, s.name",
+    ),
     "information_schema.constraint_column_usage": _plain(
-        _CONSTRAINTS + " AND s.column_name IS NOT NULL", _NAMES | {"column_name": "s.column_name"} | _CONSTRAINT_NAME,
-        "t.table_key, s.name, s.ordinal_position"),
+        _CONSTRAINTS + " AND s.column_name IS NOT NULL",
+        _NAMES | {"column_name": "s.column_name"} | _CONSTRAINT_NAME,
+        "t.table_key, s.name, s.ordinal_position",
+    ),
     "information_schema.constraint_table_usage": _plain(
-        "(SELECT DISTINCT table_key, kind, name FROM table_constraints)" + _OF_TABLES, _NAMES | _CONSTRAINT_NAME,
-        "t.table_key, s.name"),
+        "(SELECT DISTINCT table_key, kind, name FROM table_constraints)" + _OF_TABLES,
+        _NAMES | _CONSTRAINT_NAME,
+        "t.table_key, s.name",
+    ),
     "sys.tables": _tables,
     "sys.columns": _plain(
         "table_columns" + _OF_TABLES,
         _NAMES | {name: f"s.{name}" for name in ("column_id", "column_name", "comment")},
-        "t.table_key, s.ordinal_position"),
+        "t.table_key, s.ordinal_position",
+    ),
     "sys.publications": _plain(  # STALE if the current snapshot is neither theirs nor one that they created
-        "publications" + _OF_TABLES, _columns("sys.publications") | {
+        "publications" + _OF_TABLES,
+        _columns("sys.publications")
+        | {
             "state": "CASE WHEN s.state = 'CURRENT' AND s.snapshot_id IS DISTINCT FROM t.current_snapshot_id"
-                     " AND s.made_snapshot_id IS DISTINCT FROM t.current_snapshot_id THEN 'STALE' ELSE s.state END"},
-        "s.table_key, s.home"),
+            " AND s.made_snapshot_id IS DISTINCT FROM t.current_snapshot_id THEN 'STALE' ELSE s.state END"
+        },
+        "s.table_key, s.home",
+    ),
     "sys.checks": _plain(
-        "checks" + _OF_TABLES, _columns("sys.checks"), "s.table_key, s.checked_at, s.rule, s.column_name"),
+        "checks" + _OF_TABLES, _columns("sys.checks"), "s.table_key, s.checked_at, s.rule, s.column_name"
+    ),
     "sys.changes": _changes(),
     "sys.snapshots": _snapshots,
     "sys.capture_jobs": _own("sys.capture_jobs", "jobs", "s.queued_at, s.job_id"),
     "sys.capture_decisions": _own("sys.capture_decisions", "capture_decisions", "s.decided_at"),
     "sys.column_usage": _own("sys.column_usage", "column_usage", "s.table_key, s.column_name"),
     "sys.connectors": _connectors,
-}  # fmt: skip
+}

@@ -38,9 +38,14 @@ MaySee: TypeAlias = Callable[[str, str, Callable[[str, str, str], bool]], bool]
 
 
 def register(
-    queries: Queries, *, engines: Callable[[], Rows], functions: Callable[[], Rows], live_jobs: Callable[[], Rows],
-    replication: Callable[[], Mapping[str, Any]], may_see: MaySee,
-) -> None:  # fmt: skip
+    queries: Queries,
+    *,
+    engines: Callable[[], Rows],
+    functions: Callable[[], Rows],
+    live_jobs: Callable[[], Rows],
+    replication: Callable[[], Mapping[str, Any]],
+    may_see: MaySee,
+) -> None:
     """Registers the sources of computed flights.
 
     Args:
@@ -80,12 +85,18 @@ def _checks(queries: Queries, scope: ReadScope, may_see: MaySee) -> FlightSource
     keys = [] if scope.keys is None else list(scope.keys)
     rules = queries.database.rows(
         "SELECT DISTINCT table_key, rule FROM checks WHERE list_contains(?::VARCHAR[], measure)"
-        " AND table_key IN (SELECT unnest(?::BIGINT[]))", list(OF_OTHERS), keys,
-    )  # fmt: skip
+        " AND table_key IN (SELECT unnest(?::BIGINT[]))",
+        list(OF_OTHERS),
+        keys,
+    )
     sees = scope.caller.sees
     seen = [(key, rule) for key, rule in rules if may_see(rule, queries.catalog.by_key(key).full_name, sees)]
-    shown = pa.table({"table_key": pa.array([key for key, _ in seen], pa.int64()),
-                      "rule": pa.array([rule for _, rule in seen], pa.string())})  # fmt: skip
+    shown = pa.table(
+        {
+            "table_key": pa.array([key for key, _ in seen], pa.int64()),
+            "rule": pa.array([rule for _, rule in seen], pa.string()),
+        }
+    )
     is_shown = "EXISTS (FROM shown_rules r WHERE r.table_key = s.table_key AND r.rule = s.rule)"
     return replace(source, where=f"s.measure NOT IN {OF_OTHERS} OR {is_shown}", arrow={"shown_rules": shown})
 
@@ -133,18 +144,24 @@ _OF_PARTITION: Final = {
     "completeness": "CASE WHEN bool_and(completeness = 'COMPLETE') THEN 'COMPLETE' ELSE 'PARTIAL' END",
     "captured_at": "max(captured_at)",
     "refreshed_at": "max(refreshed_at)",
-    **{name: f"TRY_CAST(sum({name}) AS BIGINT)" for name in ("rows_scanned", "files_scanned", "row_groups_sampled",
-                                                             "bytes_scanned")},
-}  # fmt: skip
+    **{
+        name: f"TRY_CAST(sum({name}) AS BIGINT)"
+        for name in ("rows_scanned", "files_scanned", "row_groups_sampled", "bytes_scanned")
+    },
+}
 """SQL of a partition's columns over its files, null for a sum beyond 64 bits; of others, which all its files share, the
 least."""
 
 
 _OF_EMPTY_TABLE: Final = {
-    "partition_data_json": "NULL::VARCHAR", "partition_spec_id": "NULL::INTEGER", "row_count": "0::BIGINT",
-    "file_count": "0::BIGINT", "size_bytes": "0::BIGINT", "delete_file_count": "0::BIGINT",
+    "partition_data_json": "NULL::VARCHAR",
+    "partition_spec_id": "NULL::INTEGER",
+    "row_count": "0::BIGINT",
+    "file_count": "0::BIGINT",
+    "size_bytes": "0::BIGINT",
+    "delete_file_count": "0::BIGINT",
     "last_sequence_number": "NULL::BIGINT",
-}  # fmt: skip
+}
 """SQL of the only row of a table without partitions and files; of other columns, that of its row of stats.tables."""
 
 
@@ -175,8 +192,13 @@ def _flights(queries: Queries, scope: ReadScope) -> Iterator[dict[str, Any]]:
     """A row for each flight; no row estimate in a limited scope, because it counts the rows of all tables."""
     for flight in FLIGHTS.values():
         estimate = queries.estimate(flight.name) if flight.name in STORED and scope.keys is None else None
-        yield {"name": flight.name, "column_count": len(flight.schema), "row_estimate": estimate,
-               "writable": flight.writable, "description": flight.description}  # fmt: skip
+        yield {
+            "name": flight.name,
+            "column_count": len(flight.schema),
+            "row_estimate": estimate,
+            "writable": flight.writable,
+            "description": flight.description,
+        }
 
 
 # Sketches expanded into rows.
@@ -257,9 +279,15 @@ def _buckets(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         running += count * scale
         low = high if lower == before else ends.get(lower) or _text(lower, parsed)
         before, high = upper, ends.get(upper) or _text(upper, parsed)
-        rows.append({
-            "bucket": number, "lower": low, "upper": high, "row_count": count * scale, "cumulative_row_count": running,
-        })  # fmt: skip
+        rows.append(
+            {
+                "bucket": number,
+                "lower": low,
+                "upper": high,
+                "row_count": count * scale,
+                "cumulative_row_count": running,
+            }
+        )
     rows[-1]["upper"] = most or high  # both ends may be one double
     return rows
 

@@ -44,18 +44,22 @@ class CurrentRows:
         if self._catalog.committed.current.get(key) != snapshot_id:
             return None
         with self._cursor() as cursor:
-            rows = cursor.execute(
-                f"EXECUTE {_STATEMENTS[flight.name]}({int(key)}, {int(snapshot_id)})"
-            ).fetchall()  # fmt: skip
+            rows = cursor.execute(f"EXECUTE {_STATEMENTS[flight.name]}({int(key)}, {int(snapshot_id)})").fetchall()
         if versions.settled(key) != settled:
             return None
-        values = dict(zip((name for name in flight.schema.names if name not in TABLE_COLUMNS), zip(*rows, strict=True),
-                          strict=bool(rows)))  # fmt: skip
+        values = dict(
+            zip(
+                (name for name in flight.schema.names if name not in TABLE_COLUMNS),
+                zip(*rows, strict=True),
+                strict=bool(rows),
+            )
+        )
         arrays = [
-            pa.repeat(pa.scalar(getattr(table, field.name), field.type), len(rows)) if field.name in TABLE_COLUMNS
+            pa.repeat(pa.scalar(getattr(table, field.name), field.type), len(rows))
+            if field.name in TABLE_COLUMNS
             else pa.array(values.get(field.name, ()), field.type)
             for field in flight.schema
-        ]  # fmt: skip
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=flight.schema)
 
     def close(self) -> None:

@@ -47,9 +47,13 @@ _KINDS: Final = frozenset({Kind.INT, Kind.STRING, Kind.BINARY, Kind.UUID})  # ha
 
 
 def having(
-    files: pa.Table, cursor: Connection, table_key: int, positions: Mapping[str, int], column: Column,
+    files: pa.Table,
+    cursor: Connection,
+    table_key: int,
+    positions: Mapping[str, int],
+    column: Column,
     values: Sequence[Scalar],
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     """The files that may have one of some values in a column.
 
     Args:

@@ -23,10 +23,12 @@ Generation: TypeAlias = tuple[int, ...]
 
 _SKETCHED: Final = ("stats.sketches", "stats.columns")
 SOURCES: Final = {
-    "stats.sketches": ("stats.sketches", "file_sketches"), "stats.histograms": _SKETCHED,
-    "stats.most_common_values": _SKETCHED, "stats.quantiles": _SKETCHED,
+    "stats.sketches": ("stats.sketches", "file_sketches"),
+    "stats.histograms": _SKETCHED,
+    "stats.most_common_values": _SKETCHED,
+    "stats.quantiles": _SKETCHED,
     "stats.partitions": ("stats.files", "stats.tables"),
-}  # fmt: skip
+}
 """Flight → the stored flights that its rows come from; other flights are stored themselves."""
 
 _AT_MOST: Final = "(SELECT ordinal FROM snapshots WHERE table_key = ? AND snapshot_id = ?)"
@@ -63,21 +65,31 @@ class Generations:
                 f"SELECT count(*), coalesce(max(r.generation), 0) FROM {STORED[name]} r"
                 " JOIN snapshots o ON o.table_key = r.table_key AND o.snapshot_id = r.snapshot_id"
                 f" WHERE r.table_key = ? AND o.table_key = ? AND o.ordinal <= {_AT_MOST}",
-                key, key, key, snapshot_id,
-            )  # fmt: skip
+                key,
+                key,
+                key,
+                snapshot_id,
+            )
             return count, newest
         listing = self._database.rows(
             "SELECT f.snapshot_id, f.pos FROM file_snapshots f JOIN snapshots o ON o.table_key = f.table_key"
             f" AND o.snapshot_id = f.snapshot_id WHERE f.table_key = ? AND f.family = ? AND o.ordinal <= {_AT_MOST}"
-            " ORDER BY o.ordinal DESC LIMIT 1", key, name, key, snapshot_id,
-        )  # fmt: skip
+            " ORDER BY o.ordinal DESC LIMIT 1",
+            key,
+            name,
+            key,
+            snapshot_id,
+        )
         if not listing:
             return 0, 0, 0
         of_snapshot, pos = listing[0]
         ((count, newest),) = self._database.rows(
             f"SELECT count(*), coalesce(max(generation), 0) FROM {BY_SPAN[name]}"
-            " WHERE table_key = ? AND from_pos <= ? AND to_pos > ?", key, pos, pos,
-        )  # fmt: skip
+            " WHERE table_key = ? AND from_pos <= ? AND to_pos > ?",
+            key,
+            pos,
+            pos,
+        )
         return count, newest, of_snapshot
 
     def check(self, generation: Generation, flight: Flight, table: TableEntry, snapshot_id: int) -> None:
@@ -90,8 +102,9 @@ class Generations:
             raise NotFound(
                 f'{flight.name} of "{table.full_name}" at snapshot {snapshot_id} changed after the ticket was made, and'
                 " the former rows are no longer kept",
-                code="GONE", hint="ask GetFlightInfo for a new ticket",
-            )  # fmt: skip
+                code="GONE",
+                hint="ask GetFlightInfo for a new ticket",
+            )
 
     def pin(
         self, flight: Flight, table: TableEntry, snapshot_id: int, allow_stale: bool, load: Callable[[], Slice | None]

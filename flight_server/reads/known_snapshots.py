@@ -38,9 +38,11 @@ def check(database: Database, tables: Sequence[TableEntry], snapshot_id: int) ->
     if not any(key in keys for sql in (_IN_LAKE, _WITH_RECORDS) for (key,) in database.rows(sql, snapshot_id)):
         who = f'table "{tables[0].full_name}" has no' if len(tables) == 1 else f"none of {len(tables)} tables has"
         raise NotFound(
-            f"{who} snapshot {snapshot_id}", code="UNKNOWN_SNAPSHOT", hint="see the flight sys.snapshots",
+            f"{who} snapshot {snapshot_id}",
+            code="UNKNOWN_SNAPSHOT",
+            hint="see the flight sys.snapshots",
             params={"snapshot": snapshot_id},
-        )  # fmt: skip
+        )
 
 
 def check_pins(
@@ -68,12 +70,15 @@ def check_pins(
         )
         with database.reading() as cursor:
             gone = execute(
-                cursor, "SELECT n.table_key, n.snapshot_id FROM snapshots n JOIN {pins} p ON p.table_key = n.table_key"
-                f" AND p.id = n.snapshot_id WHERE n.is_live = false AND {' AND '.join(held)} LIMIT 1", pins=pinned,
-            )  # fmt: skip
+                cursor,
+                "SELECT n.table_key, n.snapshot_id FROM snapshots n JOIN {pins} p ON p.table_key = n.table_key"
+                f" AND p.id = n.snapshot_id WHERE n.is_live = false AND {' AND '.join(held)} LIMIT 1",
+                pins=pinned,
+            )
         for key, snapshot_id in gone:
             raise NotFound(
                 f'{flight.name} of "{tables[key].full_name}" at snapshot {snapshot_id} expired since the ticket was'
                 " made",
-                code="GONE", hint="ask GetFlightInfo for a new ticket",
-            )  # fmt: skip
+                code="GONE",
+                hint="ask GetFlightInfo for a new ticket",
+            )

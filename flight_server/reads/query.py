@@ -110,9 +110,7 @@ class Queries:
         rows = source.base if unnamed else source.sql
         return f"SELECT {unnamed or chosen} FROM {rows} WHERE {where}{order}{limit}", parameters
 
-    def _few(
-        self, cursor: Connection, request: ScanRequest, source: FlightSource, scope: ReadScope
-    ) -> pa.Table | None:  # fmt: skip
+    def _few(self, cursor: Connection, request: ScanRequest, source: FlightSource, scope: ReadScope) -> pa.Table | None:
         """The rows of a query with a small limit, with table names and labels added in Arrow, because a join and SQL of
         labels would double the time. None if there may be many rows, the join has more than these, or there was a
         commit in between."""
@@ -128,8 +126,9 @@ class Queries:
             return None
         needed = [*request.names, *(label_columns(request.flight) if labels else [])]
         chosen = [name for name in dict.fromkeys(needed) if name not in joined or name == "ndv_exact"]
-        values = ", ".join(["s.table_key", *(f's."{name}"' if labels else f'{source.columns[name]} AS "{name}"'
-                                             for name in chosen)])  # fmt: skip
+        values = ", ".join(
+            ["s.table_key", *(f's."{name}"' if labels else f'{source.columns[name]} AS "{name}"' for name in chosen)]
+        )
         sql, parameters = self._sql(request, source, scope, unnamed=values)
         rows = query(cursor, sql, parameters)
         if self.versions.steady() != epoch:

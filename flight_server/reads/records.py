@@ -28,9 +28,17 @@ from store.model.targets import Target, TargetKind
 from store.stats_store import DuckDBStatsStore
 
 RECORD_BYTES: Final = 2048  # estimate of a cached record and its JSON text
-_HIDDEN: Final = frozenset({
-    "table_key", "from_pos", "to_pos", "snapshot_id", "generation", "created_at", *DISTRIBUTION_LABELS,
-})  # fmt: skip
+_HIDDEN: Final = frozenset(
+    {
+        "table_key",
+        "from_pos",
+        "to_pos",
+        "snapshot_id",
+        "generation",
+        "created_at",
+        *DISTRIBUTION_LABELS,
+    }
+)
 
 _BY_TABLE: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # kinds whose rows are read from slices
 
@@ -86,8 +94,11 @@ class RecordFinder:
         for (table_key, snapshot_id), targets in of_snapshot.items():
             rows = self._store.database.rows(
                 "SELECT storage_id, role, params FROM stats_sketches WHERE table_key = ? AND snapshot_id = ?"
-                " AND storage_id IN (SELECT unnest(?::VARCHAR[]))", table_key, snapshot_id, list(targets),
-            )  # fmt: skip
+                " AND storage_id IN (SELECT unnest(?::VARCHAR[]))",
+                table_key,
+                snapshot_id,
+                list(targets),
+            )
             for storage_id, role, params in rows:
                 if not is_partial(params):
                     roles.setdefault(targets[storage_id], set()).add(role)
@@ -98,8 +109,11 @@ class RecordFinder:
         `sketch_type`, `data` in base64, and `params`."""
         rows = self._store.database.rows(
             "SELECT role, sketch_type, data, params FROM stats_sketches WHERE table_key = ? AND snapshot_id = ?"
-            " AND storage_id = ? ORDER BY role", key[0], key[1], key[2].storage_id,
-        )  # fmt: skip
+            " AND storage_id = ? ORDER BY role",
+            key[0],
+            key[1],
+            key[2].storage_id,
+        )
         names = ("role", "sketch_type", "data", "params")
         return [{name: _jsonable(value) for name, value in zip(names, row, strict=True)} for row in rows]
 
@@ -114,9 +128,11 @@ class RecordFinder:
             ids = [target.column_id for target in targets]
             with self._store.database.reading() as cursor:
                 read = query(
-                    cursor, "SELECT * FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
-                    " AND column_id IN (SELECT unnest(?::BIGINT[]))", [table.table_key, snapshot_id, ids],
-                )  # fmt: skip
+                    cursor,
+                    "SELECT * FROM stats_columns WHERE table_key = ? AND snapshot_id = ?"
+                    " AND column_id IN (SELECT unnest(?::BIGINT[]))",
+                    [table.table_key, snapshot_id, ids],
+                )
             rows = {Target.column(row["column_id"]).storage_id: row for row in read.to_pylist()}
         else:
             rows = {target.storage_id: self._store.get(table, snapshot_id, target) for target in targets}
@@ -143,8 +159,13 @@ def _exact(row: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _flat(table: TableEntry, snapshot_id: int, row: Mapping[str, Any]) -> Record:
-    names = {"table_catalog": table.table_catalog, "table_schema": table.table_schema,
-             "table_name": table.table_name, "table_id": table.table_id, "snapshot_id": snapshot_id}  # fmt: skip
+    names = {
+        "table_catalog": table.table_catalog,
+        "table_schema": table.table_schema,
+        "table_name": table.table_name,
+        "table_id": table.table_id,
+        "snapshot_id": snapshot_id,
+    }
     flat = names | {name: _jsonable(value) for name, value in row.items() if name not in _HIDDEN}
     if DISTRIBUTION[0] in row:
         known = any(row[name] is not None for name in DISTRIBUTION)

@@ -126,8 +126,9 @@ def _rows(cursor: Connection, scope: ReadScope) -> Iterator[dict[str, Any]]:
     at = ReadScope(scope.keys, current=True, any_dropped=scope.any_dropped, failing=scope.failing)
     known = _known(cursor, at)
     declared = _declared(cursor, at, known)
-    judged: dict[tuple[Place, Place], bool] = {((f, (i,)), (p, (j,))): dense
-                                               for f, i, p, j, dense in cursor.execute(_PAIRS).fetchall()}  # fmt: skip
+    judged: dict[tuple[Place, Place], bool] = {
+        ((f, (i,)), (p, (j,))): dense for f, i, p, j, dense in cursor.execute(_PAIRS).fetchall()
+    }
     pairs = [*judged]
     pairs += _pairs_of_groups([place for place in known if len(place[1]) > 1], known)
     thetas = _thetas(cursor, at, list(dict.fromkeys(place for pair in [*declared, *pairs] for place in pair)))
@@ -164,22 +165,39 @@ def _rows(cursor: Connection, scope: ReadScope) -> Iterator[dict[str, Any]]:
 
 def _row(of: dict[str, Any], to: dict[str, Any], kind: str, share: Containment | None) -> dict[str, Any]:
     names = ("catalog", "schema", "table"), ("table_catalog", "table_schema", "table_name")
-    ends = {f"{end}_{ours}": row[theirs] for end, row in (("from", of), ("to", to))
-            for ours, theirs in zip(*names, strict=True)}  # fmt: skip
+    ends = {
+        f"{end}_{ours}": row[theirs]
+        for end, row in (("from", of), ("to", to))
+        for ours, theirs in zip(*names, strict=True)
+    }
     share_of = (None, None, None) if share is None else share
     return ends | {
-        "from_columns": of["names"], "to_columns": to["names"], "kind": kind,
+        "from_columns": of["names"],
+        "to_columns": to["names"],
+        "kind": kind,
         "cardinality": None if of["is_key"] is None else "ONE_TO_ONE" if of["is_key"] else "MANY_TO_ONE",
-        "containment": share_of[0], "containment_low": share_of[1], "containment_high": share_of[2],
-        "from_ndv": of["ndv"], "to_ndv": to["ndv"],
-    }  # fmt: skip
+        "containment": share_of[0],
+        "containment_low": share_of[1],
+        "containment_high": share_of[2],
+        "from_ndv": of["ndv"],
+        "to_ndv": to["ndv"],
+    }
 
 
 def _known(cursor: Connection, scope: ReadScope) -> dict[Place, dict[str, Any]]:
     """The current rows of columns, which `c` names afterwards, and of column groups."""
     known: dict[Place, dict[str, Any]] = {}
-    shared = ("table_catalog", "table_schema", "table_name", "logical_type", "row_count", "null_count", "ndv",
-              "ndv_exact", "ndv_lower")  # fmt: skip
+    shared = (
+        "table_catalog",
+        "table_schema",
+        "table_name",
+        "logical_type",
+        "row_count",
+        "null_count",
+        "ndv",
+        "ndv_exact",
+        "ndv_lower",
+    )
     for flight, own in (
         ("stats.columns", ("column_id", "column_name", "min", "max")),
         ("stats.column_groups", ("column_ids", "column_names")),
@@ -220,12 +238,14 @@ def _declared(cursor: Connection, scope: ReadScope, known: dict[Place, dict[str,
     rows = cursor.execute(
         "SELECT s.table_key, any_value(s.clause), list(s.column_name ORDER BY s.ordinal_position) FROM"
         f" table_constraints s WHERE s.kind = 'FOREIGN KEY' AND s.clause IS NOT NULL AND {among}"
-        " GROUP BY s.table_key, s.name ORDER BY 1", parameters,
-    ).fetchall()  # fmt: skip
+        " GROUP BY s.table_key, s.name ORDER BY 1",
+        parameters,
+    ).fetchall()
     if not rows:
         return []
-    tables = {tuple(row[n] for n in ("table_catalog", "table_schema", "table_name")): key
-              for (key, _), row in known.items()}  # fmt: skip
+    tables = {
+        tuple(row[n] for n in ("table_catalog", "table_schema", "table_name")): key for (key, _), row in known.items()
+    }
     catalogs = {key: name[0] for name, key in tables.items()}
     ids: dict[tuple[int, str], tuple[int, ...]] = {
         (key, row["names"][0]): columns for (key, columns), row in known.items() if len(columns) == 1
@@ -257,8 +277,9 @@ def _thetas(cursor: Connection, scope: ReadScope, places: Sequence[Place]) -> di
         cursor.register(name, table)
     rows = cursor.execute(
         f"SELECT w.place, s.data, s.params FROM {source.sql} JOIN wanted w ON w.key = s.table_key"
-        f" AND w.id = s.storage_id WHERE ({source.where}) AND s.role IN ('NDV', 'TUPLE_NDV')", source.parameters,
-    )  # fmt: skip
+        f" AND w.id = s.storage_id WHERE ({source.where}) AND s.role IN ('NDV', 'TUPLE_NDV')",
+        source.parameters,
+    )
     thetas = {}
     while batch := rows.fetchmany(256):
         for place, data, params in batch:

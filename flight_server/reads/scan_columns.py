@@ -33,13 +33,19 @@ class Columns:
         shown = name.encode("utf-8", "replace").decode()[:100]
         if found:
             raise InvalidArgument(
-                f'several columns of "{self._table.full_name}" are written "{shown}"', code="AMBIGUOUS_COLUMN",
-                hint="a scan cannot use it", params={"column": shown},
-            )  # fmt: skip
+                f'several columns of "{self._table.full_name}" are written "{shown}"',
+                code="AMBIGUOUS_COLUMN",
+                hint="a scan cannot use it",
+                params={"column": shown},
+            )
         names = [str(known) for known in self._exact]
         hint = nearest(shown.lower(), list(self._folded)) or f"there are {', '.join(names[:20])}"
-        raise InvalidArgument(f'"{self._table.full_name}" has no column "{shown}"', code="UNKNOWN_COLUMN", hint=hint,
-                              params={"column": shown})  # fmt: skip
+        raise InvalidArgument(
+            f'"{self._table.full_name}" has no column "{shown}"',
+            code="UNKNOWN_COLUMN",
+            hint=hint,
+            params={"column": shown},
+        )
 
     def of_id(self, id: int) -> Column | None:
         """The column with an id; None if there is none."""

@@ -40,12 +40,23 @@ T = TypeVar("T")
 
 _FILES: Final = FLIGHTS["stats.files"].schema
 _OF_FILES: Final = (
-    "file_path", "file_format", "row_count", "size_bytes", "partition_data_json", "sequence_number", "delete_files",
-)  # fmt: skip
-SCHEMA: Final = pa.schema([
-    *(_FILES.field(name) for name in _OF_FILES[:4]), ("bytes_to_read", INT),
-    *(_FILES.field(name) for name in _OF_FILES[4:]), ("match", TEXT), ("kept_because", TEXT),
-])  # fmt: skip
+    "file_path",
+    "file_format",
+    "row_count",
+    "size_bytes",
+    "partition_data_json",
+    "sequence_number",
+    "delete_files",
+)
+SCHEMA: Final = pa.schema(
+    [
+        *(_FILES.field(name) for name in _OF_FILES[:4]),
+        ("bytes_to_read", INT),
+        *(_FILES.field(name) for name in _OF_FILES[4:]),
+        ("match", TEXT),
+        ("kept_because", TEXT),
+    ]
+)
 METADATA: Final = b"statflight.scan"
 TABLE: Final = b"statflight.table"
 
@@ -120,10 +131,15 @@ class ScanPlanner:
             return "stats.files" in _positions(cursor, table.table_key, snapshot_id)
 
     def plan(
-        self, table: TableEntry, node: Node | None, columns: Sequence[str] | None, snapshot: str | int,
-        is_cancelled: Callable[[], bool] = never, find: Callable[[str], Column] | None = None,
+        self,
+        table: TableEntry,
+        node: Node | None,
+        columns: Sequence[str] | None,
+        snapshot: str | int,
+        is_cancelled: Callable[[], bool] = never,
+        find: Callable[[str], Column] | None = None,
         added: Sequence[str] = (),
-    ) -> Plan:  # fmt: skip
+    ) -> Plan:
         """Plans a scan.
 
         Args:
@@ -145,9 +161,12 @@ class ScanPlanner:
         return self.reading(table, snapshot, planned, is_cancelled)
 
     def reading(
-        self, table: TableEntry, snapshot: str | int, read: Callable[[Connection, Listing], T],
+        self,
+        table: TableEntry,
+        snapshot: str | int,
+        read: Callable[[Connection, Listing], T],
         is_cancelled: Callable[[], bool] = never,
-    ) -> T:  # fmt: skip
+    ) -> T:
         """Calls a function with the listing of a snapshot and a cursor that sees the rows which the listing is of.
 
         Args:
@@ -197,23 +216,30 @@ class ScanPlanner:
         columns = self._columns(cursor, table, snapshot_id, positions)
         ((partition_keys, properties, keyed),) = cursor.execute(
             "SELECT partition_keys, properties, EXISTS (FROM table_constraints c WHERE c.table_key = t.table_key"
-            " AND c.kind = 'PRIMARY KEY') FROM tables t WHERE table_key = ?", [table.table_key],
-        ).fetchall()  # fmt: skip
+            " AND c.kind = 'PRIMARY KEY') FROM tables t WHERE table_key = ?",
+            [table.table_key],
+        ).fetchall()
         told = json.loads(properties or "{}")
         mapped = told.get("delta.columnMapping.mode", "none") != "none"
         evolves = str(told.get("data-evolution.enabled")).strip().lower() == "true"
         listing = Listing(
-            generation, snapshot_id, positions, columns, frozenset(columns.ids_of(partition_keys or [])),
-            table.format in _BY_ID or mapped, table.format == "paimon" and (keyed or evolves), totals,
+            generation,
+            snapshot_id,
+            positions,
+            columns,
+            frozenset(columns.ids_of(partition_keys or [])),
+            table.format in _BY_ID or mapped,
+            table.format == "paimon" and (keyed or evolves),
+            totals,
             bool(counted) and counted[0][0] == totals["files"],
             _buckets(told.get(PARTITION_SPECS)) if table.format == "iceberg" else {},
-        )  # fmt: skip
+        )
         self._listings.put((table.table_key, snapshot_id), listing)
         return listing
 
     def _columns(
         self, cursor: Connection, table: TableEntry, snapshot_id: int, positions: Mapping[str, int]
-    ) -> Columns:  # fmt: skip
+    ) -> Columns:
         """The columns of the snapshot's schema; of a table without one, those that statistics name."""
         schema = snapshot_columns(self._database, [(table.table_key, snapshot_id)]).get((table.table_key, snapshot_id))
         if schema:
@@ -243,9 +269,11 @@ def _planned(
     named = tuple(dict.fromkeys([*query.columns, *read]))
     kept = query.kept(read if columns else None, added)
     about = {
-        "snapshot_id": listing.snapshot_id, "format": table.format, "by_id": listing.by_id,
+        "snapshot_id": listing.snapshot_id,
+        "format": table.format,
+        "by_id": listing.by_id,
         "columns": listing.columns.described(named if columns else None),
-    }  # fmt: skip
+    }
     metadata = {METADATA: json.dumps(query.summary(kept)), TABLE: json.dumps(about)}
     return Plan(kept.replace_schema_metadata(metadata), listing.snapshot_id, named)
 
@@ -262,9 +290,10 @@ def _buckets(specs: str | None) -> dict[int, list[Bucket]]:
 
 def _not_captured(table: TableEntry, snapshot_id: int, stated: str) -> NotCaptured:
     return NotCaptured(
-        f'"{table.full_name}": {stated.format(snapshot_id)}', hint='capture the table first, or send "capture": true',
+        f'"{table.full_name}": {stated.format(snapshot_id)}',
+        hint='capture the table first, or send "capture": true',
         params={"table": table.full_name, "snapshot": snapshot_id},
-    )  # fmt: skip
+    )
 
 
 def _type(text: str | None) -> logical_types.LogicalType | None:
@@ -276,9 +305,11 @@ def _type(text: str | None) -> logical_types.LogicalType | None:
 
 def _positions(cursor: Connection, table_key: int, snapshot_id: int) -> dict[str, int]:
     """Family of rows → position of the listing of exactly this snapshot."""
-    return dict(cursor.execute(
-        "SELECT family, pos FROM file_snapshots WHERE table_key = ? AND snapshot_id = ?", [table_key, snapshot_id]
-    ).fetchall())  # fmt: skip
+    return dict(
+        cursor.execute(
+            "SELECT family, pos FROM file_snapshots WHERE table_key = ? AND snapshot_id = ?", [table_key, snapshot_id]
+        ).fetchall()
+    )
 
 
 def _data_files(table_key: int, positions: Mapping[str, int]) -> str:
@@ -301,9 +332,13 @@ class Query:
     """The query of one scan."""
 
     def __init__(
-        self, cursor: Connection, table_key: int, listing: Listing, node: Node | None,
+        self,
+        cursor: Connection,
+        table_key: int,
+        listing: Listing,
+        node: Node | None,
         find: Callable[[str], Column] | None = None,
-    ):  # fmt: skip
+    ):
         self._cursor, self._key, self._listing = cursor, table_key, listing
         condition = None if node is None else pruning.of_files(node, find or listing.columns.find, listing.buckets)
         self.columns: tuple[int, ...] = () if condition is None else tuple(condition.columns)
@@ -370,11 +405,13 @@ class Query:
             )
         return {
             unit: {
-                "all": total, "kept": left[unit], "skipped_by_partition": by_partition[unit],
+                "all": total,
+                "kept": left[unit],
+                "skipped_by_partition": by_partition[unit],
                 "skipped_by_bounds": total - left[unit] - by_partition[unit],
             }
             for unit, total in self._listing.totals.items()
-        }  # fmt: skip
+        }
 
     def _joined(self, columns: Collection[int]) -> tuple[str, list[Any]]:
         """Joins of the files `f` with the facts of columns, and their parameters."""

@@ -95,9 +95,12 @@ class Scanner:
         only = tables[0] if tables is not None and len(tables) == 1 else None
         scope = ReadScope(
             None if tables is None else [table.table_key for table in tables],
-            allow_stale=request.allow_stale, only=only, any_dropped=self.catalog.committed.any_dropped,
-            is_limited=self.catalog.committed.is_limited, caller=None if principal.sees_all else principal,
-        )  # fmt: skip
+            allow_stale=request.allow_stale,
+            only=only,
+            any_dropped=self.catalog.committed.any_dropped,
+            is_limited=self.catalog.committed.is_limited,
+            caller=None if principal.sees_all else principal,
+        )
         if request.snapshot is None:
             return scope
         if request.snapshot == CURRENT:
@@ -129,10 +132,12 @@ class Scanner:
             return [table] if table else []
         catalogs, schemas, tables = names
         return [
-            table for table in self.catalog.tables()  # the most selective part first, without a call for each table
-            if (tables is None or table.table_name in tables) and (schemas is None or table.table_schema in schemas)
+            table
+            for table in self.catalog.tables()  # the most selective part first, without a call for each table
+            if (tables is None or table.table_name in tables)
+            and (schemas is None or table.table_schema in schemas)
             and (catalogs is None or table.table_catalog in catalogs)
-        ]  # fmt: skip
+        ]
 
     def read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never) -> Answer:
         """Answers a scan, with all commits acknowledged before this call.
@@ -227,9 +232,12 @@ class Scanner:
             return pa.Table.from_batches(batches, request.schema)
 
     def message(
-        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never,
+        self,
+        request: ScanRequest,
+        principal: Principal,
+        is_cancelled: Callable[[], bool] = never,
         command: bytes | None = None,
-    ) -> pa.Buffer:  # fmt: skip
+    ) -> pa.Buffer:
         """A small answer as one Arrow IPC stream.
 
         Args:
@@ -344,9 +352,12 @@ class Scanner:
         epoch = self.versions.steady()
         is_current = self.catalog.committed.current.get(table.table_key) == snapshot
         scope = ReadScope(
-            [table.table_key], allow_stale=allow_stale, only=table, snapshot=snapshot,
+            [table.table_key],
+            allow_stale=allow_stale,
+            only=table,
+            snapshot=snapshot,
             epoch=epoch if is_current else None,
-        )  # fmt: skip
+        )
         batches, size = [], 0
         with self.database.reading() as cursor:
             for batch in self.queries.start(cursor, whole, scope):
@@ -381,7 +392,7 @@ class Scanner:
 
         answer = self.streams.run(
             cursor, lambda: self.queries.start(cursor, wanted, scope), wanted.schema, is_cancelled, shape
-        )  # fmt: skip
+        )
         if isinstance(answer, Stream):
             return answer
         answer = in_order(answer, keys)

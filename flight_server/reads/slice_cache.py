@@ -150,9 +150,7 @@ class SliceCache:
         entry = self._slices.get(key)
         return entry if isinstance(entry, Slice) and entry.generation == generation else None
 
-    def load(
-        self, key: SliceKey, generation: int, read: Callable[[int], pa.RecordBatch | None]
-    ) -> Slice | None:  # fmt: skip
+    def load(self, key: SliceKey, generation: int, read: Callable[[int], pa.RecordBatch | None]) -> Slice | None:
         """Loads a slice and caches it; None if it is too large, or another thread loads it.
 
         Args:

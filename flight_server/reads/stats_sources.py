@@ -72,8 +72,9 @@ def _without_trust(source: FlightSource, scope: ReadScope) -> FlightSource:
     labels = {"freshness": STALE, "usable_for": PLANNING, "distribution_freshness": STALE}
     source.columns = dict(source.columns) | {
         name: f"CASE WHEN {failing} AND {sql} IS NOT NULL THEN '{labels[name]}' ELSE {sql} END"
-        for name, sql in source.columns.items() if name in labels
-    }  # fmt: skip
+        for name, sql in source.columns.items()
+        if name in labels
+    }
     return source
 
 
@@ -140,9 +141,7 @@ def _plain(flight: Flight, scope: ReadScope, used: Set[str] | None) -> FlightSou
     return FlightSource(base + join, parameters, columns, order, where, pins_of(scope), base)
 
 
-def _plain_rows(
-    name: str, scope: ReadScope, parameters: list[Any], used: Set[str] | None
-) -> tuple[str, str, str]:  # fmt: skip
+def _plain_rows(name: str, scope: ReadScope, parameters: list[Any], used: Set[str] | None) -> tuple[str, str, str]:
     """The FROM clause of the rows `s` of a stored flight, whose parameters are appended; the alias that has their
     snapshot ids; and SQL of the id of the requested snapshot."""
     current = "t.current_snapshot_id" if scope.snapshot is None else str(int(scope.snapshot))
@@ -196,8 +195,11 @@ def current_sql(flight: Flight) -> str:
     """SQL of the current rows of one table in a flight of `IN_PARTS`, with its columns but those of `TABLE_COLUMNS`;
     instants are microseconds. Parameters: the table's key, and the id of its current snapshot."""
     sql = {name: f's."{name}"' for name in flight.schema.names} | _labels(flight, "s", "$2::BIGINT")
-    shown = (f"epoch_us({sql[field.name]})" if pa.types.is_timestamp(field.type) else sql[field.name]
-             for field in flight.schema if field.name not in TABLE_COLUMNS)  # fmt: skip
+    shown = (
+        f"epoch_us({sql[field.name]})" if pa.types.is_timestamp(field.type) else sql[field.name]
+        for field in flight.schema
+        if field.name not in TABLE_COLUMNS
+    )
     order = (
         f" ORDER BY {_order(flight.name, 's')}" if flight.name == "stats.column_groups" else ""
     )  # Arrow sorts no lists
@@ -234,8 +236,9 @@ def _stored_labels(flight: Flight, at: str) -> dict[str, str]:
     """SQL of the labels of records that are read without a requested snapshot; see `_labels`."""
     label = stored_freshness_sql(f"{at}.snapshot_id", "t.current_snapshot_id")
     columns = {
-        "freshness": label, "usable_for": usable_for_sql(f"{label} = '{EXACT}'", "s", flight.schema.names),
-    }  # fmt: skip
+        "freshness": label,
+        "usable_for": usable_for_sql(f"{label} = '{EXACT}'", "s", flight.schema.names),
+    }
     if flight.name in GROUPED:
         has = has_sql("s", DISTRIBUTION)
         own = {"distribution_snapshot_id": "s.snapshot_id", "distribution_freshness": label}

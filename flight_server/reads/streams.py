@@ -116,9 +116,12 @@ class Stream:
     """
 
     def __init__(
-        self, watched: Watched, batches: Iterator[pa.RecordBatch], most_bytes: int,
+        self,
+        watched: Watched,
+        batches: Iterator[pa.RecordBatch],
+        most_bytes: int,
         bytes_of: Callable[[pa.RecordBatch], int],
-    ):  # fmt: skip
+    ):
         self._watched, self._batches, self._left, self._bytes_of = watched, batches, most_bytes, bytes_of
         self._pieces: deque[pa.RecordBatch] = deque()
         self._on_close: list[Callable[[], None]] = []
@@ -257,9 +260,14 @@ class Streams:
         self._thread: threading.Thread | None = None
 
     def run(
-        self, cursor: Connection, start: Callable[[], Any], schema: pa.Schema, is_cancelled: Callable[[], bool] = never,
-        shape: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None, slots: FairSemaphore | None = None,
-    ) -> pa.Table | Stream:  # fmt: skip
+        self,
+        cursor: Connection,
+        start: Callable[[], Any],
+        schema: pa.Schema,
+        is_cancelled: Callable[[], bool] = never,
+        shape: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+        slots: FairSemaphore | None = None,
+    ) -> pa.Table | Stream:
         """Runs a query: all rows, not shaped, if they are few; else a stream of shaped batches.
 
         Args:
@@ -290,9 +298,12 @@ class Streams:
             raise
 
     def whole(
-        self, cursor: Connection, query: Callable[[], Result], is_cancelled: Callable[[], bool] = never,
+        self,
+        cursor: Connection,
+        query: Callable[[], Result],
+        is_cancelled: Callable[[], bool] = never,
         seconds: float | None = None,
-    ) -> Result:  # fmt: skip
+    ) -> Result:
         """Runs queries whose result is needed whole, within the limits of time and of queries that run at once.
 
         Args:

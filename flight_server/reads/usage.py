@@ -80,8 +80,9 @@ class Usage:
             keys = sorted({key for key, _ in counted})
             known = connection.execute(
                 "SELECT table_key, column_name, reads FROM column_usage"
-                " WHERE table_key IN (SELECT unnest(?::BIGINT[]))", [keys],
-            ).fetchall()  # fmt: skip
+                " WHERE table_key IN (SELECT unnest(?::BIGINT[]))",
+                [keys],
+            ).fetchall()
             before = {(key, column or WHOLE): reads for key, column, reads in known}
             old = [key for key in counted if key in before]
             if old:
@@ -90,10 +91,20 @@ class Usage:
                     " unnest(?::VARCHAR[]) AS c) o WHERE o.k = u.table_key AND o.c = coalesce(u.column_name, ''))",
                     [[k for k, _ in old], [c for _, c in old]],
                 )
-            insert_rows(connection, "column_usage", [
-                [key, *self._catalog.by_key(key).name, column or None, before.get((key, column), 0) + int(reads),
-                 datetime.fromtimestamp(last, UTC)] for (key, column), (reads, last) in counted.items()
-            ])  # fmt: skip
+            insert_rows(
+                connection,
+                "column_usage",
+                [
+                    [
+                        key,
+                        *self._catalog.by_key(key).name,
+                        column or None,
+                        before.get((key, column), 0) + int(reads),
+                        datetime.fromtimestamp(last, UTC),
+                    ]
+                    for (key, column), (reads, last) in counted.items()
+                ],
+            )
 
         self._database.write(run)
 
@@ -103,7 +114,7 @@ class Usage:
         for key, name, number in self._database.rows(
             "SELECT table_key, column_name, column_id FROM column_ids WHERE table_key IN (SELECT unnest(?::BIGINT[]))",
             sorted({key for key, _ in counted}),
-        ):  # fmt: skip
+        ):
             names[key, name] = [name]
             names.setdefault((key, number), []).append(name)
         named: dict[tuple[int, str], list[float]] = {}
@@ -127,7 +138,10 @@ class Usage:
 
     def latest(self) -> list[int]:
         """Keys of the tables with stored reads, most recently read first."""
-        return [key for (key,) in self._database.rows(
-            "SELECT u.table_key FROM column_usage u JOIN tables t ON t.table_key = u.table_key AND NOT t.dropped"
-            " GROUP BY 1 ORDER BY max(u.last_read_at) DESC, 1"
-        )]  # fmt: skip
+        return [
+            key
+            for (key,) in self._database.rows(
+                "SELECT u.table_key FROM column_usage u JOIN tables t ON t.table_key = u.table_key AND NOT t.dropped"
+                " GROUP BY 1 ORDER BY max(u.last_read_at) DESC, 1"
+            )
+        ]

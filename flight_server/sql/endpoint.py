@@ -237,9 +237,11 @@ class SqlEndpoint:
         self._prepared.put(handle, _Prepared(caller.name, planned, None, size), size)
         declared = parameters.schema(planned.plan)
         return flight_sql.write_any(
-            "ActionCreatePreparedStatementResult", (1, handle), (2, planned.schema.serialize().to_pybytes()),
+            "ActionCreatePreparedStatementResult",
+            (1, handle),
+            (2, planned.schema.serialize().to_pybytes()),
             (3, declared.serialize().to_pybytes()),
-        )  # fmt: skip
+        )
 
     def _find(self, handle: bytes, caller: Principal) -> _Prepared:
         prepared = self._prepared.get(handle)
@@ -268,8 +270,10 @@ class SqlEndpoint:
         if parsed.direct is not None:
             return self._direct(planned, values, caller, is_cancelled)
         reads = Reads(self._app, caller, is_cancelled)
-        tables = {source.label: self._kept_table(source, planned, reads, caller) or reads.relation(source)
-                  for source in parsed.sources}  # fmt: skip
+        tables = {
+            source.label: self._kept_table(source, planned, reads, caller) or reads.relation(source)
+            for source in parsed.sources
+        }
         cursor, epoch = self._sandbox.cursor(), self._app.versions.epoch
         given = [parameters.for_duckdb(value) for value in values]
         if parsed.now:
@@ -294,9 +298,12 @@ class SqlEndpoint:
         parsed, schema = planned.plan, planned.schema
         (source,) = parsed.sources
         request = ScanRequest(
-            source.table.flight, source.columns, pushdown.bind(source.node, values), source.table.snapshot,
+            source.table.flight,
+            source.columns,
+            pushdown.bind(source.node, values),
+            source.table.snapshot,
             limit=None if parsed.direct is None else _limit(parsed.direct.limit, values),
-        )  # fmt: skip
+        )
         if (small := self._filtered(request, planned, caller, is_cancelled)) is not None:
             return small
         epoch = self._app.versions.epoch

@@ -30,40 +30,79 @@ def _needed(name: str, type_: pa.DataType = _TEXT) -> pa.Field:
     return pa.field(name, type_, _NOT_NULL)
 
 
-_FOREIGN: Final = pa.schema([
-    _field("pk_catalog_name"), _field("pk_db_schema_name"), _needed("pk_table_name"), _needed("pk_column_name"),
-    _field("fk_catalog_name"), _field("fk_db_schema_name"), _needed("fk_table_name"), _needed("fk_column_name"),
-    _needed("key_sequence", _INT), _field("fk_key_name"), _field("pk_key_name"), _needed("update_rule", pa.uint8()),
-    _needed("delete_rule", pa.uint8()),
-])  # fmt: skip
-_TABLES: Final = pa.schema([
-    _field("catalog_name"), _field("db_schema_name"), _needed("table_name"), _needed("table_type"),
-])  # fmt: skip
+_FOREIGN: Final = pa.schema(
+    [
+        _field("pk_catalog_name"),
+        _field("pk_db_schema_name"),
+        _needed("pk_table_name"),
+        _needed("pk_column_name"),
+        _field("fk_catalog_name"),
+        _field("fk_db_schema_name"),
+        _needed("fk_table_name"),
+        _needed("fk_column_name"),
+        _needed("key_sequence", _INT),
+        _field("fk_key_name"),
+        _field("pk_key_name"),
+        _needed("update_rule", pa.uint8()),
+        _needed("delete_rule", pa.uint8()),
+    ]
+)
+_TABLES: Final = pa.schema(
+    [
+        _field("catalog_name"),
+        _field("db_schema_name"),
+        _needed("table_name"),
+        _needed("table_type"),
+    ]
+)
 SCHEMAS: Final[dict[str, pa.Schema]] = {
     "CommandGetCatalogs": pa.schema([_needed("catalog_name")]),
     "CommandGetDbSchemas": pa.schema([_field("catalog_name"), _needed("db_schema_name")]),
     "CommandGetTables": _TABLES,
     "CommandGetTableTypes": pa.schema([_needed("table_type")]),
-    "CommandGetSqlInfo": pa.schema([
-        _needed("info_name", pa.uint32()), _needed("value", sql_info.VALUES),
-    ]),
-    "CommandGetPrimaryKeys": pa.schema([
-        _field("catalog_name"), _field("db_schema_name"), _needed("table_name"), _needed("column_name"),
-        _needed("key_sequence", _INT), _field("key_name"),
-    ]),
+    "CommandGetSqlInfo": pa.schema(
+        [
+            _needed("info_name", pa.uint32()),
+            _needed("value", sql_info.VALUES),
+        ]
+    ),
+    "CommandGetPrimaryKeys": pa.schema(
+        [
+            _field("catalog_name"),
+            _field("db_schema_name"),
+            _needed("table_name"),
+            _needed("column_name"),
+            _needed("key_sequence", _INT),
+            _field("key_name"),
+        ]
+    ),
     "CommandGetImportedKeys": _FOREIGN,
     "CommandGetExportedKeys": _FOREIGN,
     "CommandGetCrossReference": _FOREIGN,
-    "CommandGetXdbcTypeInfo": pa.schema([
-        _needed("type_name"), _needed("data_type", _INT), _field("column_size", _INT), _field("literal_prefix"),
-        _field("literal_suffix"), _field("create_params", pa.list_(pa.field("item", _TEXT, _NOT_NULL))),
-        _needed("nullable", _INT), _needed("case_sensitive", pa.bool_()), _needed("searchable", _INT),
-        _field("unsigned_attribute", pa.bool_()), _needed("fixed_prec_scale", pa.bool_()),
-        _field("auto_increment", pa.bool_()), _field("local_type_name"), _field("minimum_scale", _INT),
-        _field("maximum_scale", _INT), _needed("sql_data_type", _INT), _field("datetime_subcode", _INT),
-        _field("num_prec_radix", _INT), _field("interval_precision", _INT),
-    ]),
-}  # fmt: skip
+    "CommandGetXdbcTypeInfo": pa.schema(
+        [
+            _needed("type_name"),
+            _needed("data_type", _INT),
+            _field("column_size", _INT),
+            _field("literal_prefix"),
+            _field("literal_suffix"),
+            _field("create_params", pa.list_(pa.field("item", _TEXT, _NOT_NULL))),
+            _needed("nullable", _INT),
+            _needed("case_sensitive", pa.bool_()),
+            _needed("searchable", _INT),
+            _field("unsigned_attribute", pa.bool_()),
+            _needed("fixed_prec_scale", pa.bool_()),
+            _field("auto_increment", pa.bool_()),
+            _field("local_type_name"),
+            _field("minimum_scale", _INT),
+            _field("maximum_scale", _INT),
+            _needed("sql_data_type", _INT),
+            _field("datetime_subcode", _INT),
+            _field("num_prec_radix", _INT),
+            _field("interval_precision", _INT),
+        ]
+    ),
+}
 
 
 def schema_of(command: Message) -> pa.Schema:
@@ -109,8 +148,12 @@ def _tables(command: Message) -> Iterator[dict[str, Any]]:
         return
     tables = [t for t in _of_catalog(command) if schemas.fullmatch(t.schema) and names.fullmatch(t.name)]
     for table in sorted(tables, key=lambda each: (each.schema, each.name)):
-        row = {"catalog_name": CATALOG, "db_schema_name": table.schema, "table_name": table.name,
-               "table_type": TABLE_TYPE}  # fmt: skip
+        row = {
+            "catalog_name": CATALOG,
+            "db_schema_name": table.schema,
+            "table_name": table.name,
+            "table_type": TABLE_TYPE,
+        }
         yield row | ({"table_schema": _serialized(table.flight.name)} if command.flag(5) else {})
 
 
@@ -122,18 +165,29 @@ def _primary_keys(command: Message) -> Iterator[dict[str, Any]]:
         if table.flight.writable and table.flight.name != "stats.sketches":
             names = [*(name for name in KEY if name != "table_id"), *table.flight.identity]
             for place, name in enumerate(names, 1):
-                yield {"catalog_name": CATALOG, "db_schema_name": table.schema, "table_name": table.name,
-                       "column_name": name, "key_sequence": place, "key_name": f"{table.name}_key"}  # fmt: skip
+                yield {
+                    "catalog_name": CATALOG,
+                    "db_schema_name": table.schema,
+                    "table_name": table.name,
+                    "column_name": name,
+                    "key_sequence": place,
+                    "key_name": f"{table.name}_key",
+                }
 
 
 # Types of columns and of expressions: name, number (XdbcDataType), size, radix, quote before and after.
 _DATETIME: Final = 9
 _TYPES: Final = (
-    ("BIGINT", -5, 19, 10, None, None), ("BLOB", -3, None, None, None, None), ("BOOLEAN", -7, 1, None, None, None),
-    ("DATE", 91, 10, None, "DATE '", "'"), ("DECIMAL", 3, 38, 10, None, None), ("DOUBLE", 8, 53, 2, None, None),
-    ("INTEGER", 4, 10, 10, None, None), ("TIMESTAMP", 93, 26, None, "TIMESTAMP '", "'"),
+    ("BIGINT", -5, 19, 10, None, None),
+    ("BLOB", -3, None, None, None, None),
+    ("BOOLEAN", -7, 1, None, None, None),
+    ("DATE", 91, 10, None, "DATE '", "'"),
+    ("DECIMAL", 3, 38, 10, None, None),
+    ("DOUBLE", 8, 53, 2, None, None),
+    ("INTEGER", 4, 10, 10, None, None),
+    ("TIMESTAMP", 93, 26, None, "TIMESTAMP '", "'"),
     ("VARCHAR", 12, None, None, "'", "'"),
-)  # fmt: skip
+)
 _SUBCODES: Final = {91: 1, 93: 3}
 _SEARCHABLE_BASIC, _SEARCHABLE_FULL = 2, 3
 
@@ -143,14 +197,22 @@ def _types(command: Message) -> Iterator[dict[str, Any]]:
     for name, number, size, radix, before, after in sorted(_TYPES, key=lambda each: each[1:2]):
         if not wanted or number in wanted:
             yield {
-                "type_name": name, "data_type": number, "column_size": size, "literal_prefix": before,
-                "literal_suffix": after, "nullable": 1, "case_sensitive": name == "VARCHAR",
+                "type_name": name,
+                "data_type": number,
+                "column_size": size,
+                "literal_prefix": before,
+                "literal_suffix": after,
+                "nullable": 1,
+                "case_sensitive": name == "VARCHAR",
                 "searchable": _SEARCHABLE_FULL if name == "VARCHAR" else _SEARCHABLE_BASIC,
-                "unsigned_attribute": None if radix is None else False, "fixed_prec_scale": False,
-                "auto_increment": None if radix is None else False, "local_type_name": name,
+                "unsigned_attribute": None if radix is None else False,
+                "fixed_prec_scale": False,
+                "auto_increment": None if radix is None else False,
+                "local_type_name": name,
                 "sql_data_type": _DATETIME if number in _SUBCODES else number,
-                "datetime_subcode": _SUBCODES.get(number), "num_prec_radix": radix,
-            }  # fmt: skip
+                "datetime_subcode": _SUBCODES.get(number),
+                "num_prec_radix": radix,
+            }
 
 
 @cache

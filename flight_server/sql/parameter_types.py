@@ -11,10 +11,20 @@ from sqlglot import exp
 from flight_server.sql.flights import NAIVE, Table, naive
 
 _TYPES: Final = {
-    "BOOLEAN": pa.bool_(), "TINYINT": pa.int64(), "SMALLINT": pa.int64(), "INT": pa.int64(), "BIGINT": pa.int64(),
-    "FLOAT": pa.float64(), "DOUBLE": pa.float64(), "DECIMAL": pa.float64(), "DATE": pa.date32(), "TIMESTAMP": NAIVE,
-    "TIMESTAMPNTZ": NAIVE, "TIMESTAMPTZ": NAIVE, "DATETIME": NAIVE,
-}  # fmt: skip
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int64(),
+    "SMALLINT": pa.int64(),
+    "INT": pa.int64(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float64(),
+    "DOUBLE": pa.float64(),
+    "DECIMAL": pa.float64(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": NAIVE,
+    "TIMESTAMPNTZ": NAIVE,
+    "TIMESTAMPTZ": NAIVE,
+    "DATETIME": NAIVE,
+}
 
 
 def find(placeholders: Sequence[exp.Placeholder], tables: Sequence[Table]) -> list[pa.DataType]:

@@ -75,9 +75,10 @@ def require(parsed: Plan, values: tuple[Any, ...] | None) -> tuple[Any, ...]:
     """
     if parsed.parameters and values is None:
         raise InvalidArgument(
-            f"the statement has {len(parsed.parameters)} parameters that are not bound", code="UNBOUND_PARAMETER",
+            f"the statement has {len(parsed.parameters)} parameters that are not bound",
+            code="UNBOUND_PARAMETER",
             hint="prepare it and put their values",
-        )  # fmt: skip
+        )
     return values or ()
 
 

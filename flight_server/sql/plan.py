@@ -96,8 +96,9 @@ def _make(statement: Query) -> Plan:
     parameters = tuple(parameter_types.find(nodes.get(exp.Placeholder, []), [table for _, table in reads]))
     if len(reads) == 1 and (direct := _direct(statement, sources[0], reads[0][0])) is not None:
         return Plan((direct[0],), parameters, "", "", False, direct[1])
-    now = _rewrite(statement, [(node, source.label) for (node, _), source in zip(reads, sources, strict=True)],
-                   len(parameters) + 1)  # fmt: skip
+    now = _rewrite(
+        statement, [(node, source.label) for (node, _), source in zip(reads, sources, strict=True)], len(parameters) + 1
+    )
     typed = statement.copy() if parameters or now else None  # copied first, because generating SQL changes some trees
     text = language.write(statement)
     return Plan(tuple(sources), parameters, text, text if typed is None else _typed(typed, parameters), now, None)

@@ -98,9 +98,11 @@ def _bound(slot: Slot, values: Sequence[Any]) -> Any:
     literal = literal_of(value, slot.number + 1)
     if not _suits(value, literal, type_):
         raise BadLiteral(
-            f"parameter {slot.number + 1}", f"cannot be compared with {slot.field.name}",
-            expected=f"a value of type {type_}", actual=literal,
-        )  # fmt: skip
+            f"parameter {slot.number + 1}",
+            f"cannot be compared with {slot.field.name}",
+            expected=f"a value of type {type_}",
+            actual=literal,
+        )
     return literal
 
 
@@ -138,9 +140,11 @@ def literal_of(value: Any, number: int) -> Any:
         case date():
             return f"{value.isoformat()}T00:00Z"
     raise BadLiteral(
-        f"parameter {number}", "cannot be compared", expected="a number, text, boolean, date or timestamp",
+        f"parameter {number}",
+        "cannot be compared",
+        expected="a number, text, boolean, date or timestamp",
         actual=type(value).__name__,
-    )  # fmt: skip
+    )
 
 
 def _value(node: exp.Expression, field: pa.Field) -> Any:

@@ -29,10 +29,16 @@ log = logging.getLogger("statflight.server")
 MEMORY_MIB: Final = 512  # shared by all running statements, in addition to the kept tables
 BATCH_ROWS: Final = 16_384
 _SETTINGS: Final = {
-    "enable_external_access": "false", "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
-    "allow_community_extensions": "false", "python_enable_replacements": "false", "temp_directory": "",
-    "memory_limit": f"{MEMORY_MIB + (MAX_BYTES >> 20)}MiB", "threads": "2", "lock_configuration": "true",
-}  # fmt: skip
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+    "memory_limit": f"{MEMORY_MIB + (MAX_BYTES >> 20)}MiB",
+    "threads": "2",
+    "lock_configuration": "true",
+}
 _UNKNOWN: Final = (
     re.compile(r'Referenced column "([^"]*)" (?:was )?not found'),
     re.compile(r'does not have a column named "([^"]*)"'),

@@ -23,10 +23,22 @@ from store.model.predicates.tree import leaves_of
 
 MAX_LENGTH: Final = 4096  # longest statement, in characters
 _COMPARES: Final = frozenset({TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE})
-_ENDS: Final = frozenset({
-    TokenType.AND, TokenType.OR, TokenType.R_PAREN, TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY,
-    TokenType.LIMIT, TokenType.OFFSET, TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT, TokenType.SEMICOLON,
-})  # fmt: skip
+_ENDS: Final = frozenset(
+    {
+        TokenType.AND,
+        TokenType.OR,
+        TokenType.R_PAREN,
+        TokenType.GROUP_BY,
+        TokenType.HAVING,
+        TokenType.ORDER_BY,
+        TokenType.LIMIT,
+        TokenType.OFFSET,
+        TokenType.UNION,
+        TokenType.EXCEPT,
+        TokenType.INTERSECT,
+        TokenType.SEMICOLON,
+    }
+)
 _NUMBER: Final = re.compile(r"\d{1,18}(\.\d{1,18})?", re.ASCII)
 
 

@@ -19,11 +19,16 @@ class Bits(int):
     """A bitmask: bit n is set for value n of the standard's enumeration."""
 
 
-VALUES: Final = pa.dense_union([
-    pa.field("string_value", pa.string()), pa.field("bool_value", pa.bool_()), pa.field("bigint_value", pa.int64()),
-    pa.field("int32_bitmask", pa.int32()), pa.field("string_list", pa.list_(pa.string())),
-    pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.int32()))),
-])  # fmt: skip
+VALUES: Final = pa.dense_union(
+    [
+        pa.field("string_value", pa.string()),
+        pa.field("bool_value", pa.bool_()),
+        pa.field("bigint_value", pa.int64()),
+        pa.field("int32_bitmask", pa.int32()),
+        pa.field("string_list", pa.list_(pa.string())),
+        pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.int32()))),
+    ]
+)
 _UNKNOWN: Final = 0  # no limit, or an unknown one
 _BIGINT, _BIT, _DATE, _DECIMAL, _FLOAT, _INTEGER, _NUMERIC, _REAL, _SMALLINT = 0, 2, 4, 5, 6, 7, 12, 13, 14
 _TIMESTAMP, _TINYINT, _VARCHAR = 16, 17, 19  # these and the above: types of SQL_SUPPORTS_CONVERT
@@ -54,8 +59,24 @@ _FACTS: Final[dict[int, Any]] = {
     505: 1,  # SQL_QUOTED_IDENTIFIER_CASE: insensitive
     506: False,  # SQL_ALL_TABLES_ARE_SELECTABLE: rows of hidden tables are left out
     507: 3,  # SQL_NULL_ORDERING: at the end
-    508: ["SELECT", "FROM", "WHERE", "GROUP", "HAVING", "QUALIFY", "ORDER", "LIMIT", "OFFSET", "DISTINCT", "JOIN",
-          "WITH", "UNION", "EXCEPT", "INTERSECT", "OVER"],  # SQL_KEYWORDS
+    508: [
+        "SELECT",
+        "FROM",
+        "WHERE",
+        "GROUP",
+        "HAVING",
+        "QUALIFY",
+        "ORDER",
+        "LIMIT",
+        "OFFSET",
+        "DISTINCT",
+        "JOIN",
+        "WITH",
+        "UNION",
+        "EXCEPT",
+        "INTERSECT",
+        "OVER",
+    ],  # SQL_KEYWORDS
     509: sorted(language.NUMBERS),  # SQL_NUMERIC_FUNCTIONS
     510: sorted(language.TEXTS),  # SQL_STRING_FUNCTIONS
     511: sorted(language.CHOICES),  # SQL_SYSTEM_FUNCTIONS
@@ -110,7 +131,7 @@ _FACTS: Final[dict[int, Any]] = {
     574: False,  # SQL_NAMED_PARAMETERS_SUPPORTED
     575: False,  # SQL_LOCATORS_UPDATE_COPY
     576: False,  # SQL_STORED_FUNCTIONS_USING_CALL_SYNTAX_SUPPORTED
-}  # fmt: skip
+}
 
 
 def answer(asked: Sequence[int], release: str, schema: pa.Schema) -> pa.Table:

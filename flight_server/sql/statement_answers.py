@@ -26,10 +26,17 @@ if TYPE_CHECKING:
     from flight_server.app import App
 
 _FULL: Final = "a table of a lake is catalog.schema.table; SHOW TABLES lists them"
-ANALYZED: Final = pa.schema({
-    "table": pa.string(), "snapshot_id": pa.int64(), "columns": pa.list_(pa.string()), "rows": pa.int64(),
-    "engine": pa.string(), "outcome": pa.string(), "detail": pa.string(),
-})  # fmt: skip
+ANALYZED: Final = pa.schema(
+    {
+        "table": pa.string(),
+        "snapshot_id": pa.int64(),
+        "columns": pa.list_(pa.string()),
+        "rows": pa.int64(),
+        "engine": pa.string(),
+        "outcome": pa.string(),
+        "detail": pa.string(),
+    }
+)
 EXPLAINED: Final = pa.schema({"plan": pa.string()})
 _OF_TABLE: Final = "table_catalog = ? AND table_schema = ? AND table_name = ?"
 TABLES: Final = "SELECT table_catalog, table_schema, table_name FROM information_schema.tables ORDER BY 1, 2, 3"
@@ -151,8 +158,9 @@ def _column(name: Name, table: str, known: Sequence[Mapping[str, Any]]) -> Mappi
         return found[0]
     if alike:
         names = ", ".join(row["column_name"] for row in alike[:3])
-        raise InvalidArgument(f'"{table}" has several columns "{shown}": {names}', code="AMBIGUOUS_COLUMN",
-                              hint="quote the name of one")  # fmt: skip
+        raise InvalidArgument(
+            f'"{table}" has several columns "{shown}": {names}', code="AMBIGUOUS_COLUMN", hint="quote the name of one"
+        )
     hint = nearest(shown, [row["column_name"] for row in known]) or "DESCRIBE lists its columns"
     raise InvalidArgument(f'"{table}" has no column "{shown}"', code="UNKNOWN_COLUMN", hint=hint)
 

@@ -11,15 +11,24 @@ from flight_server.views.reader import Reader, codes_of
 from store.model.schemas import FLIGHTS
 
 STATS: Final = (
-    "row_count", "data_file_count", "total_size_bytes", "snapshot_id", "captured_at", "refreshed_at", "freshness",
+    "row_count",
+    "data_file_count",
+    "total_size_bytes",
+    "snapshot_id",
+    "captured_at",
+    "refreshed_at",
+    "freshness",
     "completeness",
-)  # fmt: skip
+)
 ABOUT: Final = ("format", "state", "last_error", "checked_at", "owner")
 
 
-SCHEMA: Final = pa.schema([
-    *map(FLIGHTS["stats.tables"].schema.field, (*COLUMNS, *STATS)), *map(FLIGHTS["sys.tables"].schema.field, ABOUT),
-])  # fmt: skip
+SCHEMA: Final = pa.schema(
+    [
+        *map(FLIGHTS["stats.tables"].schema.field, (*COLUMNS, *STATS)),
+        *map(FLIGHTS["sys.tables"].schema.field, ABOUT),
+    ]
+)
 
 
 def tables(reader: Reader) -> pa.Table:

@@ -13,9 +13,19 @@ from flight_server.views.table_summary import Row, require
 from store.model.errors import nearest
 
 STATISTICS: Final = (
-    "row_count", "null_count", "nan_count", "ndv", "ndv_lower", "ndv_upper", "ndv_exact", "min", "max", "mean",
-    "stddev", "avg_width_bytes",
-)  # fmt: skip
+    "row_count",
+    "null_count",
+    "nan_count",
+    "ndv",
+    "ndv_lower",
+    "ndv_upper",
+    "ndv_exact",
+    "min",
+    "max",
+    "mean",
+    "stddev",
+    "avg_width_bytes",
+)
 NUMBERS: Final = ("row_count", "null_count", "nan_count", "ndv", "mean", "stddev", "avg_width_bytes")
 
 

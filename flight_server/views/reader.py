@@ -44,9 +44,14 @@ def equal(column: str, *values: Any) -> Leaf:
 
 
 def read_table(
-    reader: Reader, flight: str, name: str, columns: Sequence[str] | None = None, *more: Leaf,
-    snapshot: str | int | None = None, allow_stale: bool = False,
-) -> pa.Table:  # fmt: skip
+    reader: Reader,
+    flight: str,
+    name: str,
+    columns: Sequence[str] | None = None,
+    *more: Leaf,
+    snapshot: str | int | None = None,
+    allow_stale: bool = False,
+) -> pa.Table:
     """Reads the rows of one table from any flight with table_catalog, table_schema and table_name."""
     if isinstance(reader, ReadAhead):
         return reader.read_table(flight, name, columns, more, snapshot, allow_stale)
@@ -78,9 +83,14 @@ class ReadAhead:
         )  # rows by table and kind of read
 
     def read(
-        self, flight: str, columns: Sequence[str] | None = None, where: Any = None, snapshot: str | int | None = None,
-        allow_stale: bool = False, limit: int | None = None,
-    ) -> pa.Table:  # fmt: skip
+        self,
+        flight: str,
+        columns: Sequence[str] | None = None,
+        where: Any = None,
+        snapshot: str | int | None = None,
+        allow_stale: bool = False,
+        limit: int | None = None,
+    ) -> pa.Table:
         """Reads a flight; nothing is kept."""
         return self._reader.read(flight, columns, where, snapshot, allow_stale, limit)
 
@@ -89,9 +99,14 @@ class ReadAhead:
         return self._reader.sql(statement)
 
     def read_table(
-        self, flight: str, name: str, columns: Sequence[str] | None, more: Sequence[Leaf], snapshot: str | int | None,
+        self,
+        flight: str,
+        name: str,
+        columns: Sequence[str] | None,
+        more: Sequence[Leaf],
+        snapshot: str | int | None,
         allow_stale: bool,
-    ) -> pa.Table:  # fmt: skip
+    ) -> pa.Table:
         """The rows of one table; see the function of that name."""
         here = [leaf for leaf in more if leaf["column"] in self._whole]
         there = [leaf for leaf in more if leaf not in here]

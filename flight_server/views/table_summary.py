@@ -49,9 +49,12 @@ class TableSummary:
         """The histogram of a column as at most `bins` bars."""
         column = row["column_id"]
         return shapes.bars(
-            self.histograms.get(column, []), row["logical_type"] or "", bins, row["ndv"],
+            self.histograms.get(column, []),
+            row["logical_type"] or "",
+            bins,
+            row["ndv"],
             self.common_values.get(column, []),
-        )  # fmt: skip
+        )
 
     @property
     def known(self) -> bool:

@@ -38,13 +38,18 @@ MOST_FILES: Final = 200_000  # most files whose sizes a page adds up
 PARTITIONS: Final = 50
 TABLE_ORDERS: Final = ("name", "rows", "size", "age", "files", "changed")
 COLUMN_ORDERS: Final = ("id", "name", "type", "nulls", "distinct")
-_TABLE_KEYS: Final = {"rows": "row_count", "size": "total_size_bytes", "age": "captured_at", "files": "data_file_count",
-                      "changed": "committed_at"}  # fmt: skip
+_TABLE_KEYS: Final = {
+    "rows": "row_count",
+    "size": "total_size_bytes",
+    "age": "captured_at",
+    "files": "data_file_count",
+    "changed": "committed_at",
+}
 STATES: Final[dict[str, Callable[[pa.Table], pa.ChunkedArray]]] = {
     "stale": lambda tables: pc.equal(tables["freshness"], "STALE"),
     "failing": lambda tables: pc.is_valid(tables["last_error"]),
     "not captured": lambda tables: pc.is_null(tables["freshness"]),
-}  # fmt: skip
+}
 _SAID: Final = ("location", "partition_keys", "description", "tags", "notes")  # of `sys.tables`, besides ABOUT
 _SHARE: Final = 0.5  # share of nulls above which a column counts as mostly missing
 
@@ -109,9 +114,15 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
     page, pages, part = _page(tables.num_rows, TABLES_A_PAGE, asked.page)
     rows = (tables.slice(part.start, TABLES_A_PAGE) if asked.page else tables).to_pylist()
     return {
-        "catalogs": groups, "tables": [{"name": full_name(row), **row} for row in rows], "matching": tables.num_rows,
-        "total": total, "page": page, "pages": pages, "columns": columns, "facets": facets,
-    }  # fmt: skip
+        "catalogs": groups,
+        "tables": [{"name": full_name(row), **row} for row in rows],
+        "matching": tables.num_rows,
+        "total": total,
+        "page": page,
+        "pages": pages,
+        "columns": columns,
+        "facets": facets,
+    }
 
 
 def _facets(tables: pa.Table) -> dict[str, dict[str, int]]:
@@ -119,8 +130,9 @@ def _facets(tables: pa.Table) -> dict[str, dict[str, int]]:
     counts = {"state": {name: pc.sum(is_in(tables)).as_py() or 0 for name, is_in in STATES.items()}}
     for facet in ("format", "owner"):
         found = pc.value_counts(tables[facet].combine_chunks()).to_pylist()
-        counts[facet] = {one["values"]: one["counts"] for one in sorted(found, key=lambda one: -one["counts"])
-                         if one["values"]}  # fmt: skip
+        counts[facet] = {
+            one["values"]: one["counts"] for one in sorted(found, key=lambda one: -one["counts"]) if one["values"]
+        }
     return {facet: {value: count for value, count in values.items() if count} for facet, values in counts.items()}
 
 
@@ -172,10 +184,14 @@ def _columns_like(reader: Reader, search: str) -> list[dict[str, Any]]:
         of_table.setdefault(full_name(row), []).append(row)
     names = {table: column_labels.references(rows) for table, rows in of_table.items()}
     return [
-        {"table": full_name(row), "column": row["column_name"], "reference": names[full_name(row)][row["column_id"]],
-         "type": row["data_type"]}
+        {
+            "table": full_name(row),
+            "column": row["column_name"],
+            "reference": names[full_name(row)][row["column_id"]],
+            "type": row["data_type"],
+        }
         for row in shown.to_pylist()
-    ]  # fmt: skip
+    ]
 
 
 # The page of a table.
@@ -202,23 +218,38 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
     comments = {row["column_id"]: row["comment"] for row in rows_of(reader, "sys.columns", name)}
     jobs = read_table(reader, "sys.capture_jobs", name).sort_by([("queued_at", "descending")]).slice(0, NEWEST)
     return {
-        "table": name, "snapshot": snapshot, "statistics": summary.table, "about": about,
+        "table": name,
+        "snapshot": snapshot,
+        "statistics": summary.table,
+        "about": about,
         "updated_at": next((row["committed_at"] for row in snapshots if row["is_current"]), None),
-        "column_count": len(summary.rows), "matching": len(rows), "page": page, "pages": pages,
+        "column_count": len(summary.rows),
+        "matching": len(rows),
+        "page": page,
+        "pages": pages,
         "columns": [
-            _column(row, shapes_of) | {"reference": names[row["column_id"]], "label": known_as[row["column_id"]],
-                                       "comment": comments.get(row["column_id"])}
+            _column(row, shapes_of)
+            | {
+                "reference": names[row["column_id"]],
+                "label": known_as[row["column_id"]],
+                "comment": comments.get(row["column_id"]),
+            }
             for row in shown
         ],
-        "keys": _keys(reader, name, summary.rows, snapshot, related), "relationships": related,
+        "keys": _keys(reader, name, summary.rows, snapshot, related),
+        "relationships": related,
         "uncaptured": [
             {"column": row["column_name"], "type": row["data_type"]}
             for row in table_summary.uncaptured(reader, summary)[:COLUMNS_A_PAGE]
-        ] if snapshot == "current" else [],
-        "snapshots": _snapshots(snapshots, counts), "files": _files(reader, name, summary.table, snapshot),
+        ]
+        if snapshot == "current"
+        else [],
+        "snapshots": _snapshots(snapshots, counts),
+        "files": _files(reader, name, summary.table, snapshot),
         "checks": _checks(reader, name),
-        "publications": rows_of(reader, "sys.publications", name), "jobs": jobs.to_pylist(),
-    }  # fmt: skip
+        "publications": rows_of(reader, "sys.publications", name),
+        "jobs": jobs.to_pylist(),
+    }
 
 
 def _ordered(rows: list[Row], asked: Asked) -> list[Row]:
@@ -249,11 +280,15 @@ def null_share(row: Mapping[str, Any]) -> float | None:
 def _column(row: Row, summary: table_summary.TableSummary) -> dict[str, Any]:
     column = row["column_id"]
     return {
-        **row, "null_share": null_share(row), "notes": notes(row),
-        "quantiles": summary.quantiles.get(column, {}), "sampled": column in summary.sampled,
-        "histogram": bars_of(summary, row), "infinite": shapes.infinite(summary.histograms.get(column, ())),
+        **row,
+        "null_share": null_share(row),
+        "notes": notes(row),
+        "quantiles": summary.quantiles.get(column, {}),
+        "sampled": column in summary.sampled,
+        "histogram": bars_of(summary, row),
+        "infinite": shapes.infinite(summary.histograms.get(column, ())),
         "most_common": _most_common(summary.common_values.get(column, []), row["nan_count"]),
-    }  # fmt: skip
+    }
 
 
 def bars_of(summary: table_summary.TableSummary, row: Row, bins: int = BINS) -> list[dict[str, Any]]:
@@ -278,7 +313,7 @@ def _most_common(rows: Sequence[Row], nans: int | None = None) -> list[dict[str,
 
 def _keys(
     reader: Reader, name: str, rows: Sequence[Row], snapshot: str | int, related: Sequence[Row]
-) -> list[list[str]]:  # fmt: skip
+) -> list[list[str]]:
     """Names of the columns, and of the captured groups of columns, that are keys: all of their values are distinct, or
     other tables refer to them."""
     groups = read_table(reader, "stats.column_groups", name, snapshot=snapshot).to_pylist()
@@ -351,14 +386,22 @@ def _files(reader: Reader, name: str, table: Row | None, snapshot: str | int) ->
             {"content": row["file_content"], "files": row["size_bytes_count"], "size_bytes": row["size_bytes_sum"]}
             for row in contents.to_pylist()
         ],
-        "smallest_bytes": ends["min"], "median_bytes": median, "largest_bytes": ends["max"],
+        "smallest_bytes": ends["min"],
+        "median_bytes": median,
+        "largest_bytes": ends["max"],
         "partition_count": parts.num_rows if partitioned else 0,
         "partitions": [
-            {"partition": row["partition_data_json"], "files": row["size_bytes_count"],
-             "size_bytes": row["size_bytes_sum"], "row_count": row["row_count_sum"]}
+            {
+                "partition": row["partition_data_json"],
+                "files": row["size_bytes_count"],
+                "size_bytes": row["size_bytes_sum"],
+                "row_count": row["row_count_sum"],
+            }
             for row in parts.slice(0, PARTITIONS).to_pylist()
-        ] if partitioned else [],
-    }  # fmt: skip
+        ]
+        if partitioned
+        else [],
+    }
 
 
 # The page of SQL.
@@ -383,9 +426,11 @@ def sql(reader: Reader, statement: str) -> dict[str, Any]:
     found = reader.sql(statement)
     rows = [list(row.values()) for row in found.slice(0, ANSWERED).to_pylist()]
     return answered(statement) | {
-        "columns": found.column_names, "rows": rows, "truncated": len(found) > ANSWERED,
+        "columns": found.column_names,
+        "rows": rows,
+        "truncated": len(found) > ANSWERED,
         "elapsed_ms": round(1000 * (time.perf_counter() - started)),
-    }  # fmt: skip
+    }
 
 
 # The page of a column.
@@ -418,8 +463,15 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
     """
     rows = history.column_rows(reader, name, column_name)
     if not rows:
-        return {"table": name, "column": column_name, "reference": column_name, "statistics": None, "history": [],
-                "then": None, "comment": None}  # fmt: skip
+        return {
+            "table": name,
+            "column": column_name,
+            "reference": column_name,
+            "statistics": None,
+            "history": [],
+            "then": None,
+            "comment": None,
+        }
     ids = equal("column_id", rows[-1]["column_id"])
     summary = table_summary.gather(reader, name, "current", ids, allow_stale=True, shapes=True)
     now = summary.rows[0] if summary.rows else rows[-1]
@@ -434,11 +486,14 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
     said = rows_of(reader, "sys.columns", name, ids)
     comment = said[0]["comment"] if said else None
     return {
-        "table": name, "column": now["column_name"] or column_name, "reference": column_name,
-        "statistics": _column(now, summary) | {"histogram": bars_of(summary, now, 40)}, "comment": comment,
+        "table": name,
+        "column": now["column_name"] or column_name,
+        "reference": column_name,
+        "statistics": _column(now, summary) | {"histogram": bars_of(summary, now, 40)},
+        "comment": comment,
         "history": [
             {key: row.get(key) for key in names} | {"null_share": null_share(row), "expected": expected}
             for row, expected in zip(rows[-POINTS:], _expected(rows)[-POINTS:], strict=True)
         ],
         "then": before,
-    }  # fmt: skip
+    }

@@ -31,19 +31,34 @@ CELL = 14  # the same of a value in a list; the title has all of it
 @lru_cache(maxsize=1)
 def environment() -> Environment:
     """The environment of all templates."""
-    jinja = Environment(
-        loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )  # fmt: skip
+    jinja = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     jinja.filters |= {
-        "value": _value, "label": label, "count": table_summary.count, "size": table_summary.size,
-        "number": table_summary.number, "moment": table_summary.moment, "age": table_summary.age,
+        "value": _value,
+        "label": label,
+        "count": table_summary.count,
+        "size": table_summary.size,
+        "number": table_summary.number,
+        "moment": table_summary.moment,
+        "age": table_summary.age,
         "freshness": _freshness,
-        "distinct": table_summary.distinct, "rounded": table_summary.rounded,
-        "nulls": _nulls, "nans": _nans, "null_bar": _null_bar, "least": _lower, "greatest": _upper,
-        "quantile": _quantile, "spark": _spark,
-        "histogram": _histogram, "line": _line, "breakable": _breakable, "partition": _partition,
-        "attribute": _attribute, "mean": _mean, "contained": relationships.contained, "shown": _shown,
-    }  # fmt: skip
+        "distinct": table_summary.distinct,
+        "rounded": table_summary.rounded,
+        "nulls": _nulls,
+        "nans": _nans,
+        "null_bar": _null_bar,
+        "least": _lower,
+        "greatest": _upper,
+        "quantile": _quantile,
+        "spark": _spark,
+        "histogram": _histogram,
+        "line": _line,
+        "breakable": _breakable,
+        "partition": _partition,
+        "attribute": _attribute,
+        "mean": _mean,
+        "contained": relationships.contained,
+        "shown": _shown,
+    }
     version = hashlib.sha256(style().encode()).hexdigest()[:12]  # makes browsers load it again after an upgrade
     jinja.globals |= {
         "within": data.within,
@@ -60,8 +75,17 @@ def page(template: str, **values: Any) -> str:
     Args:
         values: `url` (see `urls`), `asked`, and the data of the page.
     """
-    defaults = {"inline_style": "", "json_url": "", "logout": False, "caller": "", "made_at": "", "asked": data.Asked(),
-                "trouble": "", "longest": data.STATEMENT, "examples": data.EXAMPLES}  # fmt: skip
+    defaults = {
+        "inline_style": "",
+        "json_url": "",
+        "logout": False,
+        "caller": "",
+        "made_at": "",
+        "asked": data.Asked(),
+        "trouble": "",
+        "longest": data.STATEMENT,
+        "examples": data.EXAMPLES,
+    }
     return environment().get_template(template).render(**(defaults | values))
 
 

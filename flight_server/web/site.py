@@ -50,8 +50,12 @@ RETRY_SECONDS: Final = 5  # when such a caller may retry
 LOGIN_BYTES: Final = 16 << 10  # maximum body of a login
 LONGEST: Final = 2_000  # characters of a parameter
 _STATUS: Final = {
-    "UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403, "NOT_FOUND": 404, "INVALID_ARGUMENT": 400, "UNAVAILABLE": 503,
-}  # fmt: skip
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "INVALID_ARGUMENT": 400,
+    "UNAVAILABLE": 503,
+}
 
 
 class Site:
@@ -65,9 +69,14 @@ class Site:
     """
 
     def __init__(
-        self, settings: Settings, app: App, guard: Guard, probes: Any, select: Select | None = None,
+        self,
+        settings: Settings,
+        app: App,
+        guard: Guard,
+        probes: Any,
+        select: Select | None = None,
         iceberg: Any = None,
-    ):  # fmt: skip
+    ):
         self._app, self._guard, self._secure = app, guard, settings.tls_cert is not None
         self._select = select
         self._sessions = Sessions()
@@ -76,17 +85,25 @@ class Site:
         catalog, table, column, sql = map(self._limited, (self._catalog, self._table, self._column, self._sql))
         self.asgi = Starlette(
             routes=[
-                Route("/", catalog), Route("/index.json", catalog),
-                Route("/table", table), Route("/table.json", table),
-                Route("/column", column), Route("/column.json", column), Route("/sql", sql), Route("/sql.json", sql),
-                Route("/login", self._login_page, methods=["GET"]), Route("/login", self._login, methods=["POST"]),
+                Route("/", catalog),
+                Route("/index.json", catalog),
+                Route("/table", table),
+                Route("/table.json", table),
+                Route("/column", column),
+                Route("/column.json", column),
+                Route("/sql", sql),
+                Route("/sql.json", sql),
+                Route("/login", self._login_page, methods=["GET"]),
+                Route("/login", self._login, methods=["POST"]),
                 Route("/logout", self._logout, methods=["POST"]),
-                Route("/style.css", self._style), Route("/icon.svg", self._icon),
-                Route("/metrics", probes), Route("/health", probes),
+                Route("/style.css", self._style),
+                Route("/icon.svg", self._icon),
+                Route("/metrics", probes),
+                Route("/health", probes),
                 *([] if iceberg is None else [Route("/iceberg/{rest:path}", iceberg)]),
             ],
             exception_handlers={404: self._missing, 405: self._refused, Exception: self._broken},
-        )  # fmt: skip
+        )
         self.asgi.add_middleware(_Confined, hosts=_names(settings), server=app)
 
     # Pages.
@@ -141,9 +158,14 @@ class Site:
         return self._answer(request, "sql.html", LiveUrls("/sql"), run, "/sql.json")
 
     def _answer(
-        self, request: Request, template: str, urls: LiveUrls, read: Callable[[LocalReader], dict[str, Any]],
-        twin: str, asked: Asked | None = None,
-    ) -> Response:  # fmt: skip
+        self,
+        request: Request,
+        template: str,
+        urls: LiveUrls,
+        read: Callable[[LocalReader], dict[str, Any]],
+        twin: str,
+        asked: Asked | None = None,
+    ) -> Response:
         as_json = request.url.path.endswith(".json")
         try:
             caller, by_cookie = self._caller(request)
@@ -285,11 +307,15 @@ def _parameter(request: Request, name: str) -> str:
 def _asked(request: Request, orders: tuple[str, ...]) -> Asked:
     order, page = _parameter(request, "sort"), _parameter(request, "page")
     return Asked(
-        search=_parameter(request, "q").strip()[:200], order=order if order in orders else "",
-        descending=_parameter(request, "desc") == "1", page=int(page) if page.isdecimal() and len(page) < 8 else 1,
-        within=_parameter(request, "in"), state=_parameter(request, "state"), format=_parameter(request, "format"),
+        search=_parameter(request, "q").strip()[:200],
+        order=order if order in orders else "",
+        descending=_parameter(request, "desc") == "1",
+        page=int(page) if page.isdecimal() and len(page) < 8 else 1,
+        within=_parameter(request, "in"),
+        state=_parameter(request, "state"),
+        format=_parameter(request, "format"),
         owner=_parameter(request, "owner"),
-    )  # fmt: skip
+    )
 
 
 def _local(onward: str) -> str:

@@ -55,9 +55,16 @@ class LiveUrls:
         return self._listed(asked, asked.order, asked.descending, page)
 
     def _listed(self, asked: Asked, order: str, descending: bool, page: int) -> str:
-        given = {"in": asked.within, "q": asked.search, "state": asked.state, "format": asked.format,
-                 "owner": asked.owner, "sort": order, "desc": "1" if descending else "",
-                 "page": "" if page == 1 else str(page)}  # fmt: skip
+        given = {
+            "in": asked.within,
+            "q": asked.search,
+            "state": asked.state,
+            "format": asked.format,
+            "owner": asked.owner,
+            "sort": order,
+            "desc": "1" if descending else "",
+            "page": "" if page == 1 else str(page),
+        }
         return _with(self._path, self._fixed | given)
 
     def faceted(self, asked: Asked, facet: str, value: str) -> str:

@@ -154,8 +154,9 @@ def _item(item: CaptureRequest, where: str, engine: Engine | None) -> CaptureIte
 LeaseKind = Literal["control", "watch", "sync", "light", "job", "publish"]
 
 
-_Code = Annotated[str, Meta(
-    pattern="^[A-Z][A-Z_]{0,63}$", title="is not a code", description="upper-case letters and _")]  # fmt: skip
+_Code = Annotated[
+    str, Meta(pattern="^[A-Z][A-Z_]{0,63}$", title="is not a code", description="upper-case letters and _")
+]
 
 
 class ReportedOutcome(Struct, forbid_unknown_fields=False):

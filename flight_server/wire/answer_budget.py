@@ -19,15 +19,21 @@ _Part: TypeAlias = tuple[str, dict[str, Any], list[dict[str, Any]]]
 OMITTED: Final = "OMITTED_BY_BUDGET"
 
 FIELDS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "ROW_COUNT": ("row_count",), "FILE_COUNT": ("data_file_count",),
-    "TOTAL_BYTES": ("total_size_bytes", "merged_size_bytes"), "NULL_COUNT": ("null_count",),
-    "NAN_COUNT": ("nan_count",), "NDV": ("ndv", "ndv_exact", "ndv_lower", "ndv_upper"),
-    "MIN_MAX": ("min", "max", "min_is_exact", "max_is_exact"), "WIDTH": ("avg_width_bytes", "max_width_bytes"),
+    "ROW_COUNT": ("row_count",),
+    "FILE_COUNT": ("data_file_count",),
+    "TOTAL_BYTES": ("total_size_bytes", "merged_size_bytes"),
+    "NULL_COUNT": ("null_count",),
+    "NAN_COUNT": ("nan_count",),
+    "NDV": ("ndv", "ndv_exact", "ndv_lower", "ndv_upper"),
+    "MIN_MAX": ("min", "max", "min_is_exact", "max_is_exact"),
+    "WIDTH": ("avg_width_bytes", "max_width_bytes"),
     "MOMENTS": ("mean", "stddev"),
-}  # fmt: skip
+}
 ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "NDV": ("NDV", "TUPLE_NDV"), "HISTOGRAM": ("QUANTILES",), "MCV": ("MCV",),
-}  # fmt: skip
+    "NDV": ("NDV", "TUPLE_NDV"),
+    "HISTOGRAM": ("QUANTILES",),
+    "MCV": ("MCV",),
+}
 
 
 def limit(answers: Sequence[dict[str, Any]], kinds: Sequence[Sequence[str]], max_bytes: int) -> list[dict[str, Any]]:
@@ -68,9 +74,11 @@ def _parts(answer: Mapping[str, Any], wanted: Sequence[str]) -> list[_Part]:
 
 
 def _limited(
-    answer: dict[str, Any], at: int, parts: Sequence[tuple[int, int, str, dict[str, Any], list[dict[str, Any]]]],
+    answer: dict[str, Any],
+    at: int,
+    parts: Sequence[tuple[int, int, str, dict[str, Any], list[dict[str, Any]]]],
     taken: set[tuple[int, str]],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     if answer["record"] is None:
         return answer
     if (at, "") not in taken:

@@ -22,8 +22,17 @@ from store.model.predicates.tree import MAX_NODES, Op
 
 # in the order of the enum's numbers
 _OPERATORS: Final = (
-    Op.EQ, Op.NEQ, Op.LT, Op.LTE, Op.GT, Op.GTE, Op.BETWEEN, Op.IN, Op.IS_NULL, Op.IS_NOT_NULL,
-)  # fmt: skip
+    Op.EQ,
+    Op.NEQ,
+    Op.LT,
+    Op.LTE,
+    Op.GT,
+    Op.GTE,
+    Op.BETWEEN,
+    Op.IN,
+    Op.IS_NULL,
+    Op.IS_NOT_NULL,
+)
 
 
 def to_command(data: bytes, header_query_id: str | None) -> dict[str, Any]:
@@ -41,8 +50,10 @@ def to_command(data: bytes, header_query_id: str | None) -> dict[str, Any]:
             "the command is neither JSON nor a SystemTableFlightCommand", hint='such as {"table": "stats.columns"}'
         ) from None
     command: dict[str, Any] = {
-        "table": _table(target), "columns": columns, "query_id": _query_id(query_id, header_query_id),
-    }  # fmt: skip
+        "table": _table(target),
+        "columns": columns,
+        "query_id": _query_id(query_id, header_query_id),
+    }
     if len(predicates) > MAX_NODES:
         raise InvalidArgument(f"predicates: more than {MAX_NODES} conditions", hint="use IN for many values")
     if predicates:
@@ -62,9 +73,11 @@ def _table(target: Message) -> str:
             raise InvalidField("target.name", "names no table", expected="path and name", actual=name)
         case 2:
             raise InvalidField(
-                "target", "is an id, and system tables have none here", expected="target.name",
+                "target",
+                "is an id, and system tables have none here",
+                expected="target.name",
                 actual=target.nested(2, -1, "ResourceId").text(2),
-            )  # fmt: skip
+            )
         case _:
             raise InvalidField("target", "is missing", expected="target.name", actual=Words("a command without one"))
 

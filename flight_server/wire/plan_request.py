@@ -72,9 +72,13 @@ def of_json(body: dict[str, Any], header_query_id: str | None = None) -> PlanReq
     command = read(body, Command, "command")
     check_query_id(command.query_id, header_query_id)
     return PlanRequest(
-        command.scan, condition_of(command.where), tuple(command.columns or ()) or None,
-        CURRENT if command.snapshot is None else command.snapshot, command.capture, command.where,
-    )  # fmt: skip
+        command.scan,
+        condition_of(command.where),
+        tuple(command.columns or ()) or None,
+        CURRENT if command.snapshot is None else command.snapshot,
+        command.capture,
+        command.where,
+    )
 
 
 def condition_of(where: Any) -> Node | None:

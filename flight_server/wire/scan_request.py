@@ -51,8 +51,9 @@ class Command(Query, kw_only=True):
     allow_stale: Truth = False
     limit: Annotated[int, Meta(ge=0, le=2**62, title="must be an integer ≥ 0")] | None = None
     output_format: Literal["ARROW_IPC", "ROWS"] = "ARROW_IPC"
-    partitions: Annotated[int, Meta(
-        ge=1, le=MAX_PARTITIONS, title="must be an integer", description=f"1 to {MAX_PARTITIONS}")] = 1  # fmt: skip
+    partitions: Annotated[
+        int, Meta(ge=1, le=MAX_PARTITIONS, title="must be an integer", description=f"1 to {MAX_PARTITIONS}")
+    ] = 1
     strict: Truth = False
     max_lag_ms: Annotated[Count, Meta(title="must be milliseconds ≥ 0")] | None = None
 
@@ -263,9 +264,19 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
     if command.strict:
         _check_strictly(of_flight, command.columns, node)
     return ScanRequest(
-        of_flight, project(of_flight, command.columns), node, command.snapshot, command.allow_stale, command.limit,
-        query_id, command.output_format == "ROWS", None, body, command.partitions, max_lag_ms=command.max_lag_ms,
-    )  # fmt: skip
+        of_flight,
+        project(of_flight, command.columns),
+        node,
+        command.snapshot,
+        command.allow_stale,
+        command.limit,
+        query_id,
+        command.output_format == "ROWS",
+        None,
+        body,
+        command.partitions,
+        max_lag_ms=command.max_lag_ms,
+    )
 
 
 def check_query_id(query_id: str | None, header: str | None) -> str | None:

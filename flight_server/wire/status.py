@@ -52,8 +52,13 @@ def to_flight(error: BaseException, correlation_id: str) -> BaseException:
         message = _bounded(f"[{code}] {error}")
         if plain := _ARROW_ERRORS.get(status):
             return plain(message)
-        extra = {"code": code, "params": error.params, "hint": error.hint,
-                 "retryable": error.retryable, "correlation_id": correlation_id}  # fmt: skip
+        extra = {
+            "code": code,
+            "params": error.params,
+            "hint": error.hint,
+            "retryable": error.retryable,
+            "correlation_id": correlation_id,
+        }
         told = json.dumps(extra, default=str).encode()
         if len(told) > MESSAGE_BYTES:
             told = json.dumps(extra | {"params": {}, "hint": ""}).encode()

@@ -82,9 +82,14 @@ class DraftSink(Sink):
     """
 
     def __init__(
-        self, server: Connection, keeper: LeaseKeeper, *, has_statistics: bool = True,
-        together: StoredTogether | None = None, turns: Turns | None = None,
-    ):  # fmt: skip
+        self,
+        server: Connection,
+        keeper: LeaseKeeper,
+        *,
+        has_statistics: bool = True,
+        together: StoredTogether | None = None,
+        turns: Turns | None = None,
+    ):
         self.server, self.keeper, self.has_statistics, self._turns = server, keeper, has_statistics, turns or Turns()
         self._together = together or StoredTogether(server, (), self._turns)
         self._held: dict[tuple[str, bool, bool, bool], list[pa.Table]] = {}  # flight, extra, whole, checked
@@ -93,7 +98,7 @@ class DraftSink(Sink):
 
     def put(
         self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False, checked: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Takes rows; beyond INLINE_BYTES they are sent to the server at once."""
         self.keeper.touched = time.monotonic()
         if rows.num_rows or whole:
@@ -138,10 +143,11 @@ class DraftSink(Sink):
             self.listings.append(marked)
             return True
         body = marked | {
-            "job_id": self.keeper.lease["job_id"], "lease_token": self.keeper.lease["lease_token"],
+            "job_id": self.keeper.lease["job_id"],
+            "lease_token": self.keeper.lease["lease_token"],
             "base": {"snapshot_id": listing.base_snapshot_id, "mark": listing.base_mark},
             "removed": list(listing.removed),
-        }  # fmt: skip
+        }
         try:
             with self._turns.handed_over():
                 (answer,) = self.server.act("declare_listing", body, ACTION_SECONDS)
@@ -160,9 +166,12 @@ class DraftSink(Sink):
         return rows.filter(pc.equal(rows["snapshot_id"], table.snapshot_id)).select(columns)
 
     def stored(
-        self, flight: str, table: TableHandle, columns: Sequence[str] | None = None,
+        self,
+        flight: str,
+        table: TableHandle,
+        columns: Sequence[str] | None = None,
         column_ids: Sequence[int] | None = None,
-    ) -> pa.Table:  # fmt: skip
+    ) -> pa.Table:
         self.keeper.touched = time.monotonic()
         if not self.has_statistics:
             nothing = _nothing(flight)

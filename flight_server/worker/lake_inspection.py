@@ -68,14 +68,22 @@ def _discover(
     def inspect_table(of: tuple[str, str]) -> dict[str, Any]:
         if not part.has(*of):
             raise NotFound(
-                f'table "{".".join(of)}" is not among those that the connector includes', code="UNKNOWN_TABLE",
+                f'table "{".".join(of)}" is not among those that the connector includes',
+                code="UNKNOWN_TABLE",
                 hint="see its options include and exclude",
-            )  # fmt: skip
+            )
         key = "\0".join(of)
         known = frozenset(payload["known"].get(key, ()))
         identity, current = (payload.get(name, {}).get(key) for name in ("identities", "current"))
-        return look_at_table(connector, *of, known, payload["full_rescan"], identity and tuple(identity), only_ids,
-                             current and tuple(current))  # fmt: skip
+        return look_at_table(
+            connector,
+            *of,
+            known,
+            payload["full_rescan"],
+            identity and tuple(identity),
+            only_ids,
+            current and tuple(current),
+        )
 
     for done, (of, found) in enumerate(zip(names, _inspections(connector, inspect_table, names), strict=True)):
         progress(done / len(names), f"{done} of {len(names)} tables")

@@ -127,8 +127,12 @@ class LeaseKeeper:
             False if the lease is lost.
         """
         self._sent, self._renewed = self._progress, time.monotonic()
-        body = {"job_id": self.lease["job_id"], "lease_token": self.lease["lease_token"],
-                "progress": self._sent[0], "message": self._sent[1]}  # fmt: skip
+        body = {
+            "job_id": self.lease["job_id"],
+            "lease_token": self.lease["lease_token"],
+            "progress": self._sent[0],
+            "message": self._sent[1],
+        }
         try:
             (answer,) = server.act("renew_lease", {k: v for k, v in body.items() if v is not None}, ACTION_SECONDS)
             if not answer["wanted"]:

@@ -123,10 +123,15 @@ class Worker:
             try:
                 leases = self.server.act(
                     "lease_job",
-                    {"worker_id": self.id, "kinds": list(slot.kinds), "wait_seconds": WAIT_SECONDS,
-                     "engines": self._engines, "most": slot.most},
+                    {
+                        "worker_id": self.id,
+                        "kinds": list(slot.kinds),
+                        "wait_seconds": WAIT_SECONDS,
+                        "engines": self._engines,
+                        "most": slot.most,
+                    },
                     timeout=WAIT_SECONDS + 30,
-                )  # fmt: skip
+                )
                 away = 0.0
                 slot.take(leases)
                 slot.together = StoredTogether(self.server, leases, self._turns)
@@ -251,9 +256,12 @@ class Worker:
         payload = lease["payload"]
         assert slot.keeper is not None
         sink = DraftSink(
-            self.server, slot.keeper, has_statistics=payload["has_statistics"], together=slot.together,
+            self.server,
+            slot.keeper,
+            has_statistics=payload["has_statistics"],
+            together=slot.together,
             turns=self._turns,
-        )  # fmt: skip
+        )
         turn = contextlib.nullcontext() if _is_remote(payload["connector"]["uri"]) else self._turns.taken()
         with slot.connectors.opened(payload["connector"]) as connector, turn:
             known = payload["snapshots"].items()
@@ -285,9 +293,16 @@ def _handle(payload: Mapping[str, Any], snapshot_id: int, columns: Any, connecto
     table = payload["table"]
     schema = Schema(tuple(Column(c[0], c[1], c[2], c[3], tuple(*c[4:5])) for c in columns))
     return TableHandle(
-        table["catalog"], table["schema"], table["name"], table["table_id"], snapshot_id, schema,
-        payload["column_ids"], connector, frozenset(payload["contradicted"]),
-    )  # fmt: skip
+        table["catalog"],
+        table["schema"],
+        table["name"],
+        table["table_id"],
+        snapshot_id,
+        schema,
+        payload["column_ids"],
+        connector,
+        frozenset(payload["contradicted"]),
+    )
 
 
 def _request(payload: Mapping[str, Any], body: Mapping[str, Any], table: TableHandle) -> CaptureRequest:
@@ -297,16 +312,23 @@ def _request(payload: Mapping[str, Any], body: Mapping[str, Any], table: TableHa
 def _outcome(result: CaptureResult | None, request: CaptureRequest) -> dict[str, Any]:
     result = result or CaptureResult(Outcome.DEGRADED, "", "no capture result")
     return {
-        "outcome": str(result.outcome), "engine_id": result.engine_id or None, "detail": result.detail,
-        "attributes": dict(result.attributes), "snapshot_id": request.table.snapshot_id,
+        "outcome": str(result.outcome),
+        "engine_id": result.engine_id or None,
+        "detail": result.detail,
+        "attributes": dict(result.attributes),
+        "snapshot_id": request.table.snapshot_id,
         "storage_id": request.target.storage_id,
-    }  # fmt: skip
+    }
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
     request = decision.request
     return {
-        "snapshot_id": request.table.snapshot_id, "target_kind": str(request.target.kind),
-        "storage_id": request.target.storage_id, "outcome": decision.outcome, "engine_id": decision.engine_id,
-        "detail": decision.detail, "elapsed_ms": decision.elapsed_ms,
-    }  # fmt: skip
+        "snapshot_id": request.table.snapshot_id,
+        "target_kind": str(request.target.kind),
+        "storage_id": request.target.storage_id,
+        "outcome": decision.outcome,
+        "engine_id": decision.engine_id,
+        "detail": decision.detail,
+        "elapsed_ms": decision.elapsed_ms,
+    }

@@ -22,16 +22,28 @@ from store.model.sketches import estimate, is_partial
 
 _NAME = ("table_catalog", "table_schema", "table_name")
 COPIED = (
-    "logical_type", "row_count", "null_count", "nan_count", "ndv", "min", "max", "min_is_exact", "max_is_exact",
-    "avg_width_bytes", "max_width_bytes",
-)  # fmt: skip
+    "logical_type",
+    "row_count",
+    "null_count",
+    "nan_count",
+    "ndv",
+    "min",
+    "max",
+    "min_is_exact",
+    "max_is_exact",
+    "avg_width_bytes",
+    "max_width_bytes",
+)
 _ROLES = {"NDV": "theta", "QUANTILES": "quantiles"}
 
 
 def publish_table(
-    server: Connection, connector: Connector, options: Mapping[str, str], payload: Mapping[str, Any],
+    server: Connection,
+    connector: Connector,
+    options: Mapping[str, str],
+    payload: Mapping[str, Any],
     spark: Callable[[], Any] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Publishes or withdraws statistics, as a lease of kind `publish` says.
 
     Args:
@@ -48,10 +60,11 @@ def publish_table(
     lake = payload["connector"]
     if chosen.formats and lake["format"] not in chosen.formats:
         raise InvalidArgument(
-            f'to: {payload["to"]} holds statistics of {" and ".join(sorted(chosen.formats))} tables; '
+            f"to: {payload['to']} holds statistics of {' and '.join(sorted(chosen.formats))} tables; "
             f'"{payload["table"]["full_name"]}" is a {lake["format"]} table',
-            code="WRONG_FORMAT", params={"field": "to", "actual": payload["to"]},
-        )  # fmt: skip
+            code="WRONG_FORMAT",
+            params={"field": "to", "actual": payload["to"]},
+        )
     config = ConnectorConfig(lake["catalog"], lake["format"], lake["uri"], options)
     destination = Destination(connector, config, payload["options"], spark)
     if payload["operation"] == "withdraw":
@@ -80,8 +93,10 @@ def _check_same(connector: Connector, payload: Mapping[str, Any]) -> None:
     if is_another_table((snapshot_id, identity), *now):
         raise Conflict(
             f'"{table["full_name"]}" was created again, restored or rolled back: the statistics are of the former',
-            code="STALE", hint="capture it again, then publish", params={"snapshot": payload["snapshot_id"]},
-        )  # fmt: skip
+            code="STALE",
+            hint="capture it again, then publish",
+            params={"snapshot": payload["snapshot_id"]},
+        )
 
 
 def _without_statistics(connector: Connector, payload: Mapping[str, Any]) -> TableStatistics:
@@ -122,9 +137,10 @@ def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: fro
             columns[row["column_id"]] = _column(row)
     if not columns and not left_out:
         raise NotFound(
-            f'no statistics of "{table["full_name"]}" at snapshot {snapshot_id} are stored', code="UNKNOWN_STATISTICS",
+            f'no statistics of "{table["full_name"]}" at snapshot {snapshot_id} are stored',
+            code="UNKNOWN_STATISTICS",
             hint="capture it first",
-        )  # fmt: skip
+        )
     if roles:
         of_roles = {"target_kind": ["COLUMN"], "role": sorted(roles)}
         for row in _table(server, "stats.sketches", table, snapshot_id, **of_roles).to_pylist():
@@ -136,9 +152,16 @@ def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: fro
     whole: dict[str, Any] = next(usable, {})
     found = tuple(ColumnStatistics(column_id, **column) for column_id, column in sorted(columns.items()))
     return TableStatistics(
-        table["schema"], table["name"], snapshot_id, found, _row_count(whole, found, allow_inherited),
-        whole.get("total_size_bytes"), whole.get("merged_size_bytes"), left_out, allow_inherited,
-    )  # fmt: skip
+        table["schema"],
+        table["name"],
+        snapshot_id,
+        found,
+        _row_count(whole, found, allow_inherited),
+        whole.get("total_size_bytes"),
+        whole.get("merged_size_bytes"),
+        left_out,
+        allow_inherited,
+    )
 
 
 def with_files(server: Connection, payload: Mapping[str, Any], statistics: TableStatistics) -> TableStatistics:
@@ -146,9 +169,10 @@ def with_files(server: Connection, payload: Mapping[str, Any], statistics: Table
     table, snapshot_id = payload["table"], payload["snapshot_id"]
     files, rows = (_table(server, flight, table, snapshot_id) for flight in ("stats.files", "stats.file_columns"))
     return replace(
-        statistics, files=files.filter(pc.equal(files["freshness"], EXACT)),
+        statistics,
+        files=files.filter(pc.equal(files["freshness"], EXACT)),
         file_columns=rows.filter(pc.equal(rows["usable_for"], PRUNING)),
-    )  # fmt: skip
+    )
 
 
 def _refusal(row: Mapping[str, Any]) -> str:

@@ -53,9 +53,10 @@ def send(server: Connection, ended: Sequence[Ended], stopping: threading.Event) 
     """
     try:
         refused = [
-            (end, answer["error"]) for end, answer in zip(ended, _finish(server, ended, stopping), strict=True)
+            (end, answer["error"])
+            for end, answer in zip(ended, _finish(server, ended, stopping), strict=True)
             if "error" in answer and "error" not in end.body and answer["error"]["code"] != "LEASE_LOST"
-        ]  # fmt: skip
+        ]
         if refused:
             errors = [Ended(end.keeper, {"error": error, "message": error["message"]}) for end, error in refused]
             _finish(server, errors, stopping)

@@ -177,16 +177,21 @@ def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequen
         marks = {(table_key, listing.snapshot_id): listing.mark for _, table_key, listing in listings}
         store.put_in(connection, puts, staged=staged, marks=marks)
         complete = {
-            (table_key, listing.snapshot_id): listing.mark for draft, table_key, listing in listings
+            (table_key, listing.snapshot_id): listing.mark
+            for draft, table_key, listing in listings
             if listing.base_snapshot_id is None and not _lists_all(draft, listing.snapshot_id)
-        }  # fmt: skip
+        }
         store.catalog.spans.list_files(list_nothing(connection, complete))
 
 
 def _lists_all(draft: Draft, snapshot_id: int) -> bool:
     """True if a draft has rows of each of `FAMILIES` at a snapshot, none of them staged."""
-    listed = {put.flight for put in draft.merged() if put.flight in FAMILIES
-              and pc.is_in(pa.scalar(snapshot_id, pa.int64()), pc.unique(put.rows["snapshot_id"])).as_py()}  # fmt: skip
+    listed = {
+        put.flight
+        for put in draft.merged()
+        if put.flight in FAMILIES
+        and pc.is_in(pa.scalar(snapshot_id, pa.int64()), pc.unique(put.rows["snapshot_id"])).as_py()
+    }
     return listed == {*FAMILIES}
 
 
@@ -198,17 +203,22 @@ def _continue(connection: Connection, store: DuckDBStatsStore, listings: Sequenc
         keys = [key for draft, key, _ in listings if family not in draft.staged]
         if store.catalog.presence.has_any(STAGED, keys):
             end_staged(connection, family, keys)
-    continue_listings(connection, [
-        (key, listing, [family for family in FAMILIES if family not in draft.staged])
-        for draft, key, listing in listings
-    ])  # fmt: skip
+    continue_listings(
+        connection,
+        [
+            (key, listing, [family for family in FAMILIES if family not in draft.staged])
+            for draft, key, listing in listings
+        ],
+    )
     store.catalog.spans.list_files(
         [key for _, key, listing in listings if listing.snapshot_id != listing.base_snapshot_id]
     )
-    places = pa.table({
-        "table_key": [key for _, key, _ in listings],
-        "snapshot_id": pa.array([listing.snapshot_id for *_, listing in listings], pa.int64()),
-    })  # fmt: skip
+    places = pa.table(
+        {
+            "table_key": [key for _, key, _ in listings],
+            "snapshot_id": pa.array([listing.snapshot_id for *_, listing in listings], pa.int64()),
+        }
+    )
     for family in FAMILIES:
         store.catalog.changes.stored(family, places)
 

@@ -78,9 +78,18 @@ class _Command(Struct):
 
     table: Annotated[str, Meta(title="must be a string", description="the name of a flight")]
     mode: Literal["create", "upsert", "replace_snapshot"] = "create"
-    idempotency_key: Annotated[str, Meta(
-        min_length=1, max_length=1000, title="is not a valid key", description="text of 1 to 1000 characters",
-    )] | None = None  # fmt: skip
+    idempotency_key: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=1000,
+                title="is not a valid key",
+                description="text of 1 to 1000 characters",
+            ),
+        ]
+        | None
+    ) = None
     draft: str | None = None
     extra: Truth = False
     whole: Truth = False
@@ -106,9 +115,13 @@ def _writable(name: str) -> Flight:
 
 
 def read_rows(
-    request: PutRequest, reader: Any, principal: Principal, policy: ZonePolicy,
-    is_cancelled: Callable[[], bool], directory: Path | None = None,
-) -> pa.Table:  # fmt: skip
+    request: PutRequest,
+    reader: Any,
+    principal: Principal,
+    policy: ZonePolicy,
+    is_cancelled: Callable[[], bool],
+    directory: Path | None = None,
+) -> pa.Table:
     """Reads and validates the rows of a put stream; stores nothing.
 
     Args:
@@ -131,10 +144,13 @@ def read_rows(
 
     def check(batch: pa.RecordBatch, first_row: int) -> pa.Table:
         part = validation.prepare(
-            request.flight, batch, policy, first_row=first_row,
+            request.flight,
+            batch,
+            policy,
+            first_row=first_row,
             clamp=request.draft is not None,  # only captures may have estimates that are too large
             checked=request.checked and principal.is_own,
-        )  # fmt: skip
+        )
         if request.flight.name == "stats.sketches" and request.draft is None:
             _check_sketches(part, first_row)
         _check_permission(part, principal, request)
@@ -195,8 +211,13 @@ def _check_sketches(rows: pa.Table, first_row: int) -> None:
     if unreadable := first_unreadable(rows["sketch_type"], rows["data"]):
         row, reason = unreadable
         type, data = rows["sketch_type"][row].as_py(), rows["data"][row].as_py()
-        raise InvalidField("data", reason, expected=f"the bytes of an {type}", actual=Words(f"{len(data)} bytes"),
-                           where=f"row {first_row + row + 1}")  # fmt: skip
+        raise InvalidField(
+            "data",
+            reason,
+            expected=f"the bytes of an {type}",
+            actual=Words(f"{len(data)} bytes"),
+            where=f"row {first_row + row + 1}",
+        )
 
 
 def _whole(read: Callable[[], Any]) -> Any:

@@ -42,8 +42,10 @@ def identities(database: Database, table_keys: Collection[int]) -> dict[int, tup
 def current_schemas(database: Database, table_keys: Collection[int]) -> dict[int, tuple[int, str | None]]:
     """Table key → current snapshot id and the hash of its schema as stored, None if unknown; without tables that have
     no snapshot."""
-    sql = ("SELECT table_key, snapshot_id, schema_hash FROM snapshots s SEMI JOIN tables t"
-           " ON t.table_key = s.table_key AND t.current_snapshot_id = s.snapshot_id")  # fmt: skip
+    sql = (
+        "SELECT table_key, snapshot_id, schema_hash FROM snapshots s SEMI JOIN tables t"
+        " ON t.table_key = s.table_key AND t.current_snapshot_id = s.snapshot_id"
+    )
     return {key: (snapshot_id, schema_hash) for key, snapshot_id, schema_hash in _rows(database, sql, table_keys)}
 
 
@@ -73,17 +75,18 @@ def contradicted(database: Database, table_keys: Collection[int]) -> dict[int, l
     with database.reading() as cursor:
         if not execute(cursor, any_doubt, moved=keys_table(table_keys)):  # as usual, and for a third of the time
             return {}
-        return dict(execute(
-            cursor, "SELECT table_key, list(column_id) FROM (SELECT table_key, column_id FROM stats_columns"
-            f" WHERE {among('table_key', table_keys)} GROUP BY ALL"
-            f" HAVING arg_max(coalesce(confidence_level, 1), generation) = {CONTRADICTED}) GROUP BY table_key",
-            moved=keys_table(table_keys),
-        ))  # fmt: skip
+        return dict(
+            execute(
+                cursor,
+                "SELECT table_key, list(column_id) FROM (SELECT table_key, column_id FROM stats_columns"
+                f" WHERE {among('table_key', table_keys)} GROUP BY ALL"
+                f" HAVING arg_max(coalesce(confidence_level, 1), generation) = {CONTRADICTED}) GROUP BY table_key",
+                moved=keys_table(table_keys),
+            )
+        )
 
 
-def snapshot_columns(
-    database: Database, pinned: Sequence[tuple[int, int]]
-) -> dict[tuple[int, int], list[list[Any]]]:  # fmt: skip
+def snapshot_columns(database: Database, pinned: Sequence[tuple[int, int]]) -> dict[tuple[int, int], list[list[Any]]]:
     """The columns of snapshots.
 
     Args:
@@ -98,11 +101,13 @@ def snapshot_columns(
     keys, ids = ({*each} for each in zip(*pinned, strict=True))
     with database.reading() as cursor:
         rows = execute(
-            cursor, "SELECT s.table_key, s.snapshot_id, c.columns FROM snapshots s JOIN schemas c"
+            cursor,
+            "SELECT s.table_key, s.snapshot_id, c.columns FROM snapshots s JOIN schemas c"
             " ON c.table_key = s.table_key AND c.schema_hash = s.schema_hash"
             f" WHERE {among('s.table_key', keys)} AND {among('s.snapshot_id', ids, 'ids')}",
-            moved=keys_table(keys), ids=keys_table(ids),
-        )  # fmt: skip
+            moved=keys_table(keys),
+            ids=keys_table(ids),
+        )
     columns = {(key, snapshot_id): text for key, snapshot_id, text in rows}
     return {place: json.loads(columns[place]) for place in pinned if place in columns}
 

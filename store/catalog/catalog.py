@@ -139,8 +139,9 @@ class Catalog(Publications, SnapshotRegistry):
         """
         rows = self.database.rows(
             "SELECT snapshot_id, ordinal, schema_hash, is_live FROM snapshots WHERE table_key = ? AND snapshot_id = ?",
-            table.table_key, snapshot_id,
-        )  # fmt: skip
+            table.table_key,
+            snapshot_id,
+        )
         if not rows:
             raise NotFound(
                 f'table "{table.full_name}" has no snapshot {snapshot_id}',
@@ -181,8 +182,9 @@ class Catalog(Publications, SnapshotRegistry):
         """Finds the ambiguous names: those that several columns of the table's current schema share."""
         shared = connection.execute(
             "SELECT column_name FROM table_columns WHERE table_key = ? AND column_name IN (SELECT unnest(?::VARCHAR[]))"
-            " GROUP BY column_name HAVING count(DISTINCT column_id) > 1 ORDER BY 1", [table.table_key, list(names)],
-        )  # fmt: skip
+            " GROUP BY column_name HAVING count(DISTINCT column_id) > 1 ORDER BY 1",
+            [table.table_key, list(names)],
+        )
         return [name for (name,) in shared.fetchall()]
 
     def refuse_ambiguous(self, table: TableEntry, columns: Iterable[str]) -> None:
@@ -204,8 +206,10 @@ class Catalog(Publications, SnapshotRegistry):
         ids = " or ".join(f"#{column_id}" for (column_id,) in rows)
         raise InvalidArgument(
             f'several columns of "{table.full_name}" are written "{ambiguous[0]}"',
-            code="AMBIGUOUS_COLUMN", hint=f"name one by its id: {ids}", params={"column": ambiguous[0]},
-        )  # fmt: skip
+            code="AMBIGUOUS_COLUMN",
+            hint=f"name one by its id: {ids}",
+            params={"column": ambiguous[0]},
+        )
 
     def column_id(self, table: TableEntry, column: str) -> int:
         """The id of a column, given as `#<id>`, by name, or by key (`store.model.names.column_key`).
@@ -236,8 +240,9 @@ class Catalog(Publications, SnapshotRegistry):
         `clause` of a check or, as of `capture.connectors.spi.Constraint`, of a foreign key."""
         rows = self.database.rows(
             "SELECT kind, name, list(column_name ORDER BY ordinal_position) FILTER (column_name IS NOT NULL), clause"
-            " FROM table_constraints WHERE table_key = ? GROUP BY kind, name, clause ORDER BY name", table.table_key,
-        )  # fmt: skip
+            " FROM table_constraints WHERE table_key = ? GROUP BY kind, name, clause ORDER BY name",
+            table.table_key,
+        )
         names = ("kind", "name", "columns", "clause")
         return [
             dict(zip(names, (kind, name, columns or [], clause), strict=True)) for kind, name, columns, clause in rows
@@ -278,10 +283,13 @@ class Catalog(Publications, SnapshotRegistry):
         return self.register_all(connection, {name: table_id}, format)[name]
 
     def register_all(
-        self, connection: Connection, names: Mapping[tuple[str, str, str], str | None], format: str = EXTERNAL,
+        self,
+        connection: Connection,
+        names: Mapping[tuple[str, str, str], str | None],
+        format: str = EXTERNAL,
         current: Mapping[tuple[str, str, str], int] = MappingProxyType({}),
         keys: Mapping[tuple[Any, ...], int] = MappingProxyType({}),
-    ) -> dict[tuple[str, str, str], TableEntry]:  # fmt: skip
+    ) -> dict[tuple[str, str, str], TableEntry]:
         """The entry of each table, by name; new ones are stored first.
 
         Args:
@@ -294,9 +302,12 @@ class Catalog(Publications, SnapshotRegistry):
         for name, table_id in names.items():
             if (entry := self.uncommitted.by_name.get(name)) is None:
                 entry = TableEntry(
-                    keys.get(name) or self.reserve_key(), *name, table_id or table_uuid(*name), format,
+                    keys.get(name) or self.reserve_key(),
+                    *name,
+                    table_id or table_uuid(*name),
+                    format,
                     current_snapshot_id=current.get(name),
-                )  # fmt: skip
+                )
                 new.append(entry)
             entries[name] = entry
         if not new:
@@ -304,14 +315,18 @@ class Catalog(Publications, SnapshotRegistry):
         now = datetime.now(UTC)
         fields = ("table_key", "table_catalog", "table_schema", "table_name", "table_id", "format")
         columns = (*fields, "current_snapshot_id", "dropped", "discovered_at")
-        values = [[*(getattr(entry, field) for field in fields), entry.current_snapshot_id, False, now]
-                  for entry in new]  # fmt: skip
+        values = [
+            [*(getattr(entry, field) for field in fields), entry.current_snapshot_id, False, now] for entry in new
+        ]
         insert_rows(connection, f"tables ({', '.join(columns)})", values)
         if format == EXTERNAL:
             connected = {name for (name,) in connection.execute("SELECT catalog FROM connectors").fetchall()}
             catalogs = dict.fromkeys(entry.table_catalog for entry in new if entry.table_catalog not in connected)
-            insert_rows(connection, "connectors (catalog, format, options, state)",
-                        [[catalog, EXTERNAL, "{}", "ACTIVE"] for catalog in catalogs])  # fmt: skip
+            insert_rows(
+                connection,
+                "connectors (catalog, format, options, state)",
+                [[catalog, EXTERNAL, "{}", "ACTIVE"] for catalog in catalogs],
+            )
         for entry in new:
             self.set_entry(entry)
             self.changes.registered(entry)
@@ -338,8 +353,11 @@ class Catalog(Publications, SnapshotRegistry):
                 values["capture_error"] = old[key].capture_error if is_same else None  # of the files of its snapshot
                 if not is_same:
                     self.spans.move([key])
-        names = [name for name in next(iter(wanted.values())) if any(
-            values[name] != getattr(old[key], name, _UNKNOWN) for key, values in wanted.items())]  # fmt: skip
+        names = [
+            name
+            for name in next(iter(wanted.values()))
+            if any(values[name] != getattr(old[key], name, _UNKNOWN) for key, values in wanted.items())
+        ]
         if names:
             self.update_tables(
                 connection, {key: {name: values[name] for name in names} for key, values in wanted.items()}

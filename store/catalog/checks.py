@@ -58,9 +58,11 @@ class CheckStore:
     def expect(self, table_key: int, snapshot_id: int, column: str | None, rule: str, measure: str) -> None:
         """Marks the value of a learned rule at a snapshot as expected."""
         row = [table_key, snapshot_id, column, rule, measure, "fail", EXPECTED, None, None]
-        self._database.write(lambda connection: connection.execute(
-            "INSERT INTO checks SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, now(), now()", row
-        ))  # fmt: skip
+        self._database.write(
+            lambda connection: connection.execute(
+                "INSERT INTO checks SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, now(), now()", row
+            )
+        )
 
 
 def _put(connection: Connection, results: Sequence[Results], at: datetime) -> list[list[StateChange]]:
@@ -69,11 +71,12 @@ def _put(connection: Connection, results: Sequence[Results], at: datetime) -> li
     before = {
         tuple(rule): (state, changed_at)
         for *rule, state, changed_at in execute(
-            connection, "SELECT table_key, column_name, rule, arg_max(state, checked_at),"
+            connection,
+            "SELECT table_key, column_name, rule, arg_max(state, checked_at),"
             f" arg_max(changed_at, checked_at) FROM checks WHERE {of_these} AND state <> '{EXPECTED}' GROUP BY ALL",
             moved=moved,
         )
-    }  # fmt: skip
+    }
     stored: list[list[Any]] = []
     changes: list[list[StateChange]] = []
     for key, snapshot_id, rows in results:
@@ -83,19 +86,34 @@ def _put(connection: Connection, results: Sequence[Results], at: datetime) -> li
             if state != row.state:
                 changes[-1].append(StateChange(state, row))
                 changed_at = at
-            stored.append([
-                key, snapshot_id, row.column_name, row.rule, row.measure, row.level, row.state, row.value,
-                row.detail or None, at, changed_at,
-            ])  # fmt: skip
+            stored.append(
+                [
+                    key,
+                    snapshot_id,
+                    row.column_name,
+                    row.rule,
+                    row.measure,
+                    row.level,
+                    row.state,
+                    row.value,
+                    row.detail or None,
+                    at,
+                    changed_at,
+                ]
+            )
     replaced = moved.append_column("snapshot_id", pa.array([each[1] for each in results], pa.int64()))
     execute(
-        connection, "DELETE FROM checks USING {replaced} r WHERE checks.table_key = r.key"
-        f" AND checks.snapshot_id = r.snapshot_id AND state <> '{EXPECTED}'", replaced=replaced,
-    )  # fmt: skip
+        connection,
+        "DELETE FROM checks USING {replaced} r WHERE checks.table_key = r.key"
+        f" AND checks.snapshot_id = r.snapshot_id AND state <> '{EXPECTED}'",
+        replaced=replaced,
+    )
     insert_rows(connection, "checks", stored)
     execute(
-        connection, f"DELETE FROM checks WHERE {of_these} AND (table_key, snapshot_id) NOT IN (SELECT table_key,"
+        connection,
+        f"DELETE FROM checks WHERE {of_these} AND (table_key, snapshot_id) NOT IN (SELECT table_key,"
         f" snapshot_id FROM checks WHERE {of_these} GROUP BY 1, 2 QUALIFY row_number() OVER (PARTITION BY table_key"
-        f" ORDER BY max(checked_at) DESC) <= {SNAPSHOTS_KEPT})", moved=moved,
-    )  # fmt: skip
+        f" ORDER BY max(checked_at) DESC) <= {SNAPSHOTS_KEPT})",
+        moved=moved,
+    )
     return changes

@@ -47,27 +47,32 @@ class ColumnNames:
 
     def _refuse_ambiguous(self, connection: Connection, wanted: pa.Table) -> None:
         shared = execute(
-            connection, "SELECT table_key, column_name FROM table_columns"
+            connection,
+            "SELECT table_key, column_name FROM table_columns"
             f" WHERE {within('table_key', wanted['table_key'])}"
             " GROUP BY table_key, column_name HAVING min(column_id) < max(column_id)",
-        )  # fmt: skip
+        )
         if not shared:
             return
         names = zip(wanted["table_key"].to_pylist(), wanted["column_name"].to_pylist(), strict=True)
         if ambiguous := sorted({*shared}.intersection(names)):
             table_key, name = ambiguous[0]
             raise InvalidField(
-                "column_name", f'is the name of several columns of "{self._catalog.by_key(table_key).full_name}"',
-                expected="a column_id with the name", actual=name,
-            )  # fmt: skip
+                "column_name",
+                f'is the name of several columns of "{self._catalog.by_key(table_key).full_name}"',
+                expected="a column_id with the name",
+                actual=name,
+            )
 
     def _assigned(self, connection: Connection, wanted: pa.Table) -> list[int]:
         """The id of each (table_key, column_name), in order; new ids are assigned in the order of `first`."""
         tables = wanted["table_key"].unique()
         known = execute(
-            connection, "SELECT table_key, column_name, column_id FROM column_ids"
-            f" WHERE {among('table_key', tables.to_pylist(), 'tables')}", tables=pa.table({"key": tables}),
-        )  # fmt: skip
+            connection,
+            "SELECT table_key, column_name, column_id FROM column_ids"
+            f" WHERE {among('table_key', tables.to_pylist(), 'tables')}",
+            tables=pa.table({"key": tables}),
+        )
         ids: dict[int, dict[str, int]] = {}
         for key, name, column_id in known:
             ids.setdefault(key, {})[name] = column_id
@@ -111,10 +116,14 @@ class ColumnNames:
 
     def _has_missing(self, connection: Connection, names: pa.Table) -> bool:
         """True if a column is not stored, which is rare. This takes a quarter of the time of `_missing`."""
-        return bool(execute(
-            connection, "SELECT 1 FROM {names} n ANTI JOIN table_columns c ON c.table_key = n.table_key"
-            f" AND c.column_id = n.column_id AND c.{within('table_key', names['table_key'])} LIMIT 1", names=names,
-        ))  # fmt: skip
+        return bool(
+            execute(
+                connection,
+                "SELECT 1 FROM {names} n ANTI JOIN table_columns c ON c.table_key = n.table_key"
+                f" AND c.column_id = n.column_id AND c.{within('table_key', names['table_key'])} LIMIT 1",
+                names=names,
+            )
+        )
 
     def _missing(self, connection: Connection, names: pa.Table, is_novel: bool) -> pa.Table:
         """The columns (`table_key`, `column_id`, …, `row_no`) that are not stored, in the order of `row_no`, with their
@@ -125,14 +134,16 @@ class ColumnNames:
             names = names.append_column("position", positions)
             return names.append_column("id_of_name", pa.nulls(names.num_rows, pa.int64()))
         return query(
-            connection, "SELECT n.*, coalesce(k.known, 0) + row_number() OVER (PARTITION BY n.table_key ORDER BY"
+            connection,
+            "SELECT n.*, coalesce(k.known, 0) + row_number() OVER (PARTITION BY n.table_key ORDER BY"
             " n.row_no) AS position, i.column_id AS id_of_name FROM {names} n"
             " ANTI JOIN table_columns c ON c.table_key = n.table_key AND c.column_id = n.column_id"
             " LEFT JOIN (SELECT table_key, count(DISTINCT column_id) AS known FROM table_columns"
             f" WHERE {scope} GROUP BY table_key) k ON k.table_key = n.table_key"
             " LEFT JOIN column_ids i ON i.table_key = n.table_key AND i.column_name = n.column_name"
-            " ORDER BY n.row_no", names=names,
-        )  # fmt: skip
+            " ORDER BY n.row_no",
+            names=names,
+        )
 
     def _add(self, connection: Connection, columns: pa.Table) -> None:
         """Stores columns, in the order of `row_no`; if several have one name, it gets the id of the last."""
@@ -141,18 +152,25 @@ class ColumnNames:
         renamed = named.filter(pc.fill_null(pc.not_equal(named["id_of_name"], named["column_id"]), False))
         unknown = named.filter(pc.is_null(named["id_of_name"]))
         execute(
-            connection, "INSERT INTO table_columns"
+            connection,
+            "INSERT INTO table_columns"
             " (table_key, column_name, data_type, ordinal_position, is_nullable, column_id)"
-            " SELECT table_key, column_name, logical_type, position, 'YES', column_id FROM {columns}", columns=columns,
-        )  # fmt: skip
+            " SELECT table_key, column_name, logical_type, position, 'YES', column_id FROM {columns}",
+            columns=columns,
+        )
         if renamed.num_rows:
             execute(
-                connection, "UPDATE column_ids SET column_id = r.column_id FROM {renamed} r"
-                " WHERE column_ids.table_key = r.table_key AND column_ids.column_name = r.column_name", renamed=renamed,
-            )  # fmt: skip
+                connection,
+                "UPDATE column_ids SET column_id = r.column_id FROM {renamed} r"
+                " WHERE column_ids.table_key = r.table_key AND column_ids.column_name = r.column_name",
+                renamed=renamed,
+            )
         if unknown.num_rows:
-            execute(connection, "INSERT INTO column_ids SELECT table_key, column_name, column_id FROM {unknown}",
-                    unknown=unknown)  # fmt: skip
+            execute(
+                connection,
+                "INSERT INTO column_ids SELECT table_key, column_name, column_id FROM {unknown}",
+                unknown=unknown,
+            )
 
 
 def _positions(groups: Codes) -> Codes:

@@ -44,9 +44,15 @@ class Discovery:
         return same and not found["snapshots"] and stored == digests
 
     def store(
-        self, connection: Connection, catalog: str, format: str, found: Sequence[Found],
-        present: Collection[tuple[str, str]] = (), *, full: bool = True,
-    ) -> list[TableEntry]:  # fmt: skip
+        self,
+        connection: Connection,
+        catalog: str,
+        format: str,
+        found: Sequence[Found],
+        present: Collection[tuple[str, str]] = (),
+        *,
+        full: bool = True,
+    ) -> list[TableEntry]:
         """Stores tables, with their column ids, columns, snapshots and constraints. The number of statements does not
         depend on that of the tables.
 
@@ -79,7 +85,7 @@ class Discovery:
             fields = {
                 key: found_tables.fields(format, item) | {"metadata_location": item.get("metadata_location")}
                 for key, item in changed.items()
-            }  # fmt: skip
+            }
             self._catalog.change(connection, {key: fields[key] for key in changed if key not in again})
             self._catalog.change(connection, {key: fields[key] | found_tables.details(again[key]) for key in again})
             self._describe(connection, again, new)
@@ -102,9 +108,13 @@ class Discovery:
         _renew(connection, "table_constraints", tables, new, list(constraints))
 
     def _keys(
-        self, connection: Connection, catalog: str, format: str, found: Sequence[Found],
+        self,
+        connection: Connection,
+        catalog: str,
+        format: str,
+        found: Sequence[Found],
         present: Collection[tuple[str, str]],
-    ) -> tuple[list[int], set[int]]:  # fmt: skip
+    ) -> tuple[list[int], set[int]]:
         """The keys of tables, of which new ones are registered, and those are dropped that others replace; and the keys
         of the new ones."""
         known = self._catalog.uncommitted
@@ -166,15 +176,18 @@ class Discovery:
         if not keys:
             return
         rows = execute(
-            connection, f"SELECT table_key, snapshot_id, identity FROM identities WHERE {among('table_key', keys)}",
+            connection,
+            f"SELECT table_key, snapshot_id, identity FROM identities WHERE {among('table_key', keys)}",
             moved=keys_table(keys),
-        )  # fmt: skip
+        )
         for key, snapshot_id, identity in rows:
             item = tables[key]
             if not is_another_table(
-                (snapshot_id, identity), dict(map(tuple, item.get("identities", ()))),
-                item.get("live_snapshot_ids", ()), item["current_snapshot_id"],
-            ):  # fmt: skip
+                (snapshot_id, identity),
+                dict(map(tuple, item.get("identities", ()))),
+                item.get("live_snapshot_ids", ()),
+                item["current_snapshot_id"],
+            ):
                 continue
             entry = self._catalog.uncommitted.by_key[key]
             log.warning("%s was dropped and created again: its statistics are deleted", entry.full_name)
@@ -196,31 +209,44 @@ class Discovery:
         is_listed = among("s.table_key", listed, "listed") if listed else "false"
         is_other = f"{is_listed} AND s.is_live IS DISTINCT FROM coalesce(k.is_live, false)"
         rows = execute(
-            connection, "SELECT s.table_key, s.snapshot_id, s.ordinal, s.schema_hash, s.is_live FROM snapshots s"
+            connection,
+            "SELECT s.table_key, s.snapshot_id, s.ordinal, s.schema_hash, s.is_live FROM snapshots s"
             " LEFT JOIN {known} k ON k.table_key = s.table_key AND k.snapshot_id = s.snapshot_id"
             f" WHERE {among('s.table_key', tables)} AND (k.is_asked OR ({is_other}))",
-            known=pairs_table(known, **marks), moved=keys_table(tables), listed=keys_table(listed),
-        )  # fmt: skip
+            known=pairs_table(known, **marks),
+            moved=keys_table(tables),
+            listed=keys_table(listed),
+        )
         return {(key, snapshot_id): _Stored(*stored) for key, snapshot_id, *stored in rows}
 
     def _forget_other_schemas(
-        self, connection: Connection, tables: Mapping[int, Found],
+        self,
+        connection: Connection,
+        tables: Mapping[int, Found],
         places: Mapping[tuple[int, int], _Stored],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Deletes the records of current snapshots whose table got another schema since: names and ids of columns may
         mean others now, and expressions may have other values, as `hash(a)` of an INT that is a long instead of an int.
 
         Args:
             places: Stored snapshots, as `_stored_places` returns them.
         """
-        hashes = {key: of.schema_hash for (key, snapshot_id), of in places.items() if of.schema_hash is not None
-                  and key in tables and snapshot_id == tables[key]["current_snapshot_id"]}  # fmt: skip
+        hashes = {
+            key: of.schema_hash
+            for (key, snapshot_id), of in places.items()
+            if of.schema_hash is not None and key in tables and snapshot_id == tables[key]["current_snapshot_id"]
+        }
         if not hashes:
             return
-        before_of = {key: text for key, snapshot_id, text in execute(
-            connection, f"SELECT table_key, current_snapshot_id, format_schema FROM tables"
-            f" WHERE {among('table_key', hashes)}", moved=keys_table(hashes),
-        ) if text is not None and snapshot_id == tables[key]["current_snapshot_id"]}  # fmt: skip
+        before_of = {
+            key: text
+            for key, snapshot_id, text in execute(
+                connection,
+                f"SELECT table_key, current_snapshot_id, format_schema FROM tables WHERE {among('table_key', hashes)}",
+                moved=keys_table(hashes),
+            )
+            if text is not None and snapshot_id == tables[key]["current_snapshot_id"]
+        }
         for key, stored_hash in hashes.items():
             item, snapshot_id = tables[key], tables[key]["current_snapshot_id"]
             schema_hash, text = item["schema_hash"], item.get("format_schema")
@@ -237,7 +263,7 @@ class Discovery:
 
     def _store_schemas(
         self, connection: Connection, tables: Mapping[int, Found], old: Collection[int]
-    ) -> dict[int, dict[str, int]]:  # fmt: skip
+    ) -> dict[int, dict[str, int]]:
         """Stores the schemas that are new, and ids for the columns that are.
 
         Args:
@@ -258,15 +284,27 @@ class Discovery:
         self._forget_other_ids(connection, {key: tables[key] for key, name in gone if name in ids[key]})
         if gone:
             names = dict(zip(("table_key", "column_name"), zip(*gone, strict=True), strict=True))
-            execute(connection, "DELETE FROM column_ids c USING {gone} g WHERE c.table_key = g.table_key"
-                    " AND c.column_name = g.column_name", gone=pa.table(names))  # fmt: skip
-        insert_rows(connection, "schemas", [
-            [key, schema_hash, json.dumps(columns)] for key, item in tables.items()
-            for schema_hash, columns in item["schemas"].items() if (key, schema_hash) not in known
-        ])  # fmt: skip
-        insert_rows(connection, "column_ids", [
-            [key, name, i] for key, of in ids.items() for name, i in of.items() if stored[key].get(name) != i
-        ])  # fmt: skip
+            execute(
+                connection,
+                "DELETE FROM column_ids c USING {gone} g WHERE c.table_key = g.table_key"
+                " AND c.column_name = g.column_name",
+                gone=pa.table(names),
+            )
+        insert_rows(
+            connection,
+            "schemas",
+            [
+                [key, schema_hash, json.dumps(columns)]
+                for key, item in tables.items()
+                for schema_hash, columns in item["schemas"].items()
+                if (key, schema_hash) not in known
+            ],
+        )
+        insert_rows(
+            connection,
+            "column_ids",
+            [[key, name, i] for key, of in ids.items() for name, i in of.items() if stored[key].get(name) != i],
+        )
         return ids
 
     def _forget_other_ids(self, connection: Connection, tables: Mapping[int, Found]) -> None:
@@ -277,15 +315,21 @@ class Discovery:
             tables: Those of which a name has another id now, before their new schemas are stored.
         """
         tables = {
-            key: item for key, item in tables.items()
+            key: item
+            for key, item in tables.items()
             if any(column[3] is not None for column in item["schemas"].get(item["schema_hash"], ()))
-        }  # fmt: skip
+        }
         if not tables:
             return
-        had_ids = {key for key, columns in execute(
-            connection, f"SELECT table_key, columns FROM schemas WHERE {among('table_key', tables)}",
-            moved=keys_table(tables),
-        ) if any(column[3] is not None for column in json.loads(columns))}  # fmt: skip
+        had_ids = {
+            key
+            for key, columns in execute(
+                connection,
+                f"SELECT table_key, columns FROM schemas WHERE {among('table_key', tables)}",
+                moved=keys_table(tables),
+            )
+            if any(column[3] is not None for column in json.loads(columns))
+        }
         for key in tables.keys() - had_ids:
             entry = self._catalog.uncommitted.by_key[key]
             log.warning("%s has other column ids now: its statistics are deleted", entry.full_name)
@@ -297,35 +341,44 @@ class Discovery:
         self._catalog.lives[key] += 1
 
     def _store_snapshots(
-        self, connection: Connection, tables: Mapping[int, Found],
+        self,
+        connection: Connection,
+        tables: Mapping[int, Found],
         places: Mapping[tuple[int, int], _Stored],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Stores the snapshots found; `places` are the stored ones, as `_stored_places` returns them."""
         new = [row for key, item in tables.items() for row in found_tables.snapshot_rows(key, item)]
         if new:
             again = [(row[0], row[1]) for row in new if (row[0], row[1]) in places]
             if again:
-                execute(connection, "DELETE FROM snapshots s USING {places} p WHERE p.table_key = s.table_key"
-                        " AND p.snapshot_id = s.snapshot_id", places=pairs_table(again))  # fmt: skip
+                execute(
+                    connection,
+                    "DELETE FROM snapshots s USING {places} p WHERE p.table_key = s.table_key"
+                    " AND p.snapshot_id = s.snapshot_id",
+                    places=pairs_table(again),
+                )
             insert_rows(connection, "snapshots", new)
             self._catalog.cache_places((row[0], row[1], Place(row[2], row[7])) for row in new)
             entries = self._catalog.uncommitted.by_key
             moved = {
-                row[0] for row in new if (row[0], row[1]) in places
-                and places[row[0], row[1]][:2] != (row[2], row[7])
-            }  # fmt: skip
+                row[0] for row in new if (row[0], row[1]) in places and places[row[0], row[1]][:2] != (row[2], row[7])
+            }
             limited = {row[0] for row in new if entries[row[0]].max_snapshots_behind is not None}
             self._catalog.spans.change(moved | limited)
         live = {k: set(ids) for k, item in tables.items() if (ids := item.get("live_snapshot_ids")) is not None}
         inserted = {(row[0], row[1]) for row in new}
-        other = [pair for pair, of in places.items() if pair[0] in live and pair not in inserted
-                 and of.is_live != (pair[1] in live[pair[0]])]  # fmt: skip
+        other = [
+            pair
+            for pair, of in places.items()
+            if pair[0] in live and pair not in inserted and of.is_live != (pair[1] in live[pair[0]])
+        ]
         if other:
             execute(
-                connection, "UPDATE snapshots SET is_live = p.is_live FROM {places} p"
+                connection,
+                "UPDATE snapshots SET is_live = p.is_live FROM {places} p"
                 " WHERE snapshots.table_key = p.table_key AND snapshots.snapshot_id = p.snapshot_id",
                 places=pairs_table(other, is_live=[snapshot_id in live[key] for key, snapshot_id in other]),
-            )  # fmt: skip
+            )
 
     def store_namespaces(self, connection: Connection, catalog: str, namespaces: Collection[str]) -> None:
         """Replaces the list of a catalog's namespaces, which may have no tables."""
@@ -348,12 +401,13 @@ class Discovery:
             inspected.setdefault((errors or {}).get(key), []).append(key)
         for error, keys in inspected.items():
             execute(
-                connection, "UPDATE tables SET last_error = $error,"
+                connection,
+                "UPDATE tables SET last_error = $error,"
                 " checked_at = CASE WHEN $error IS NULL THEN $now ELSE checked_at END"
                 f" WHERE {among('table_key', keys)}",
                 {"now": datetime.now(UTC), "error": error},
                 moved=keys_table(keys),
-            )  # fmt: skip
+            )
             for entry in map(self._catalog.uncommitted.by_key.__getitem__, keys):
                 if entry.last_error != error:
                     self._catalog.set_entry(replace(entry, last_error=error))
@@ -397,7 +451,7 @@ def _without_stored(key: int, found: Found, places: Mapping[tuple[int, int], _St
 
 def _renew(
     connection: Connection, table: str, keys: Collection[int], new: Collection[int], rows: list[list[Any]]
-) -> None:  # fmt: skip
+) -> None:
     """Makes `rows` the rows of tables in a table of the catalog; writes nothing about tables that have these already.
 
     Args:
@@ -409,10 +463,16 @@ def _renew(
     if rows:
         wanted = pa.table({f"c{at}": column for at, column in enumerate(zip(*rows, strict=True))})
         stored = f"(SELECT * FROM {table} WHERE {among('table_key', keys)})"
-        keys = {key for (key,) in execute(
-            connection, f"SELECT DISTINCT table_key FROM (({stored} EXCEPT ALL FROM {{wanted}}) UNION ALL"
-            f" (FROM {{wanted}} EXCEPT ALL {stored})) d (table_key)", wanted=wanted, moved=keys_table(keys),
-        )}  # fmt: skip
+        keys = {
+            key
+            for (key,) in execute(
+                connection,
+                f"SELECT DISTINCT table_key FROM (({stored} EXCEPT ALL FROM {{wanted}}) UNION ALL"
+                f" (FROM {{wanted}} EXCEPT ALL {stored})) d (table_key)",
+                wanted=wanted,
+                moved=keys_table(keys),
+            )
+        }
     _replace(connection, table, keys, [row for row in rows if row[0] in keys])
 
 

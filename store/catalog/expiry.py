@@ -43,8 +43,9 @@ def expirable(database: Database, tables: Sequence[TableEntry]) -> dict[int, lis
         "WITH n AS (FROM snapshots WHERE table_key IN (SELECT unnest(?::BIGINT[]))),"
         " live AS (FROM n WHERE is_live IS DISTINCT FROM false)"
         f" SELECT n.table_key, n.snapshot_id FROM n ANTI JOIN ({served}) s ON s.table_key = n.table_key"
-        f" AND s.snapshot_id = n.snapshot_id WHERE n.is_live = false AND ({HAS_RECORDS}) ORDER BY ALL", keys,
-    )  # fmt: skip
+        f" AND s.snapshot_id = n.snapshot_id WHERE n.is_live = false AND ({HAS_RECORDS}) ORDER BY ALL",
+        keys,
+    )
     doomed: dict[int, list[int]] = {}
     for key, snapshot_id in stale:
         doomed.setdefault(key, []).append(snapshot_id)
@@ -70,8 +71,10 @@ def _delete(connection: Connection, catalog: Catalog, doomed: Mapping[int, Seque
     places = pa.table(columns)
     for table in (part for flight in BY_SNAPSHOT for part in parts(flight)):
         execute(
-            connection, f"DELETE FROM {table} USING {{places}} d WHERE {table}.table_key = d.table_key"
-            f" AND {table}.snapshot_id = d.snapshot_id", places=places,
-        )  # fmt: skip
+            connection,
+            f"DELETE FROM {table} USING {{places}} d WHERE {table}.table_key = d.table_key"
+            f" AND {table}.snapshot_id = d.snapshot_id",
+            places=places,
+        )
     for family in BY_SPAN:
         delete_listings(connection, family, places)

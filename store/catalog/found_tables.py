@@ -15,8 +15,16 @@ Found = Mapping[str, Any]
 """A table as `flight_server.worker.lake_inspection` describes it."""
 
 
-_DESCRIPTION: Final = ("schema_hash", "schemas", "constraints", "partition_keys", "properties", "format_schema",
-                       "description", "comments")  # fmt: skip
+_DESCRIPTION: Final = (
+    "schema_hash",
+    "schemas",
+    "constraints",
+    "partition_keys",
+    "properties",
+    "format_schema",
+    "description",
+    "comments",
+)
 _STATE: Final = ("live_snapshot_ids", "identities", "metadata_location")
 
 
@@ -53,16 +61,21 @@ def details(found: Found) -> dict[str, Any]:
     return {
         "partition_keys": list(found.get("partition_keys", ())),
         "properties": json.dumps(dict(found.get("properties", {})), sort_keys=True),
-        "format_schema": found.get("format_schema"), "description": found.get("description"),
-    }  # fmt: skip
+        "format_schema": found.get("format_schema"),
+        "description": found.get("description"),
+    }
 
 
 def fields(format: str, found: Found) -> dict[str, Any]:
     """Fields of a table's entry."""
     return {
-        "table_schema": found["schema"], "table_name": found["name"], "format": format,
-        "location": found.get("location"), "current_snapshot_id": found["current_snapshot_id"], "dropped": False,
-    }  # fmt: skip
+        "table_schema": found["schema"],
+        "table_name": found["name"],
+        "format": format,
+        "location": found.get("location"),
+        "current_snapshot_id": found["current_snapshot_id"],
+        "dropped": False,
+    }
 
 
 def column_rows(table_key: int, found: Found, ids: Mapping[str, int]) -> list[list[Any]]:
@@ -97,12 +110,22 @@ def snapshot_rows(table_key: int, found: Found) -> list[list[Any]]:
     live = found.get("live_snapshot_ids")
     live = None if live is None else set(live)
     return [
-        [table_key, s["snapshot_id"], s["ordinal"], s["parent_snapshot_id"], s["sequence_number"],
-         datetime.fromisoformat(s["committed_at"]) if s["committed_at"] else None, s["operation"],
-         s["schema_hash"], live is None or s["snapshot_id"] in live, s.get("manifest_list"), s.get("summary"),
-         str(Place(s["ordinal"], s["schema_hash"]).schema_key(s["snapshot_id"]))]  # Arrow infers no UBIGINT
+        [
+            table_key,
+            s["snapshot_id"],
+            s["ordinal"],
+            s["parent_snapshot_id"],
+            s["sequence_number"],
+            datetime.fromisoformat(s["committed_at"]) if s["committed_at"] else None,
+            s["operation"],
+            s["schema_hash"],
+            live is None or s["snapshot_id"] in live,
+            s.get("manifest_list"),
+            s.get("summary"),
+            str(Place(s["ordinal"], s["schema_hash"]).schema_key(s["snapshot_id"])),
+        ]  # Arrow infers no UBIGINT
         for s in found["snapshots"]
-    ]  # fmt: skip
+    ]
 
 
 def types(format_schema: str | None) -> list[Any]:

@@ -19,10 +19,18 @@ class Publications:
     database: Database
 
     def put_publication(
-        self, connection: Connection, table: TableEntry, home: str, *, snapshot_id: int, state: str,
-        location: str | None = None, columns: Sequence[str] = (), detail: str | None = None,
+        self,
+        connection: Connection,
+        table: TableEntry,
+        home: str,
+        *,
+        snapshot_id: int,
+        state: str,
+        location: str | None = None,
+        columns: Sequence[str] = (),
+        detail: str | None = None,
         made_snapshot_id: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Records a table's publication in a home (`sys.publications`), replacing the previous one.
 
         Args:
@@ -48,6 +56,8 @@ class Publications:
         detail and made_snapshot_id."""
         with self.database.reading() as cursor:
             return query(
-                cursor, "SELECT home, snapshot_id, state, location, columns, published_at, detail, made_snapshot_id"
-                " FROM publications WHERE table_key = ? ORDER BY home", [table.table_key],
-            ).to_pylist()  # fmt: skip
+                cursor,
+                "SELECT home, snapshot_id, state, location, columns, published_at, detail, made_snapshot_id"
+                " FROM publications WHERE table_key = ? ORDER BY home",
+                [table.table_key],
+            ).to_pylist()

@@ -18,8 +18,11 @@ from store.history.spans import SnapshotPlace, Spans, move_rows, schema_key_sql
 from store.model.catalog_entries import EXTERNAL, UNPLACED, Entries, Place, TableEntry
 
 _TYPES: Final = {  # of columns of `tables` that are no text
-    "current_snapshot_id": pa.int64(), "dropped": pa.bool_(), "partition_keys": pa.list_(pa.string()),
-    "max_snapshots_behind": pa.int64()}  # fmt: skip
+    "current_snapshot_id": pa.int64(),
+    "dropped": pa.bool_(),
+    "partition_keys": pa.list_(pa.string()),
+    "max_snapshots_behind": pa.int64(),
+}
 CACHED_SNAPSHOTS: Final = 65_536  # cached snapshots, which are not looked up again
 
 
@@ -90,14 +93,18 @@ class SnapshotRegistry(ABC):
             sets = ", ".join(f"{name} = ?" for name in names)
             connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*changes[keys[0]].values(), keys[0]])
             return
-        columns = {name: pa.array([values[name] for values in changes.values()], _TYPES.get(name, pa.string()))
-                   for name in names}  # fmt: skip
+        columns = {
+            name: pa.array([values[name] for values in changes.values()], _TYPES.get(name, pa.string()))
+            for name in names
+        }
         sets = ", ".join(f"{name} = v.{name}" for name in names)
         execute(
-            connection, f"UPDATE tables SET {sets} FROM {{values}} v WHERE tables.table_key = v.table_key"
+            connection,
+            f"UPDATE tables SET {sets} FROM {{values}} v WHERE tables.table_key = v.table_key"
             f" AND {among('tables.table_key', keys)}",
-            values=pa.table({"table_key": pa.array(keys, pa.int64()), **columns}), moved=keys_table(keys),
-        )  # fmt: skip
+            values=pa.table({"table_key": pa.array(keys, pa.int64()), **columns}),
+            moved=keys_table(keys),
+        )
 
     def _is_unsure(self, table_key: int, snapshot_id: int, schema_hash: str | None) -> bool:
         """True if a snapshot may not be stored, or without the schema that is given now."""
@@ -124,21 +131,32 @@ class SnapshotRegistry(ABC):
         # whether a snapshot of a lake's table is live is unknown (None) until the next inspection of the lake
         external = {key for key, _ in new if self.uncommitted.by_key[key].format == EXTERNAL}
         known = {(key, id_): Place(id_ if key in external else UNPLACED, hashes[key, id_]) for key, id_ in new}
-        insert_rows(connection, "snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live, schema_key)", [
-            [*pair, place.ordinal, place.schema_hash, True if pair[0] in external else None,
-             str(place.schema_key(pair[1]))]
-            for pair, place in known.items()
-        ])  # fmt: skip
+        insert_rows(
+            connection,
+            "snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live, schema_key)",
+            [
+                [
+                    *pair,
+                    place.ordinal,
+                    place.schema_hash,
+                    True if pair[0] in external else None,
+                    str(place.schema_key(pair[1])),
+                ]
+                for pair, place in known.items()
+            ],
+        )
         gained = [pair for pair, old in stored.items() if old.schema_hash is None and hashes[pair] is not None]
         if gained:
             columns = {name: [pair[at] for pair in gained] for at, name in enumerate(("table_key", "snapshot_id"))}
             rows = pa.table(columns | {"schema_hash": [hashes[pair] for pair in gained]})
             execute(
-                connection, "UPDATE snapshots SET schema_hash = k.schema_hash,"
+                connection,
+                "UPDATE snapshots SET schema_hash = k.schema_hash,"
                 f" schema_key = {schema_key_sql('snapshots', 'k.schema_hash')} FROM {{gained}} k WHERE"
                 f" snapshots.{within('table_key', rows['table_key'])} AND snapshots.table_key = k.table_key"
-                " AND snapshots.snapshot_id = k.snapshot_id", gained=rows,
-            )  # fmt: skip
+                " AND snapshots.snapshot_id = k.snapshot_id",
+                gained=rows,
+            )
             self.spans.change(columns["table_key"])
         known |= {pair: replace(place, schema_hash=place.schema_hash or hashes[pair]) for pair, place in stored.items()}
         self.cache_places((*pair, place) for pair, place in known.items())
@@ -148,10 +166,16 @@ class SnapshotRegistry(ABC):
     def _stored_places(self, connection: Connection, seen: pa.Table) -> dict[tuple[int, int], Place]:
         """(table key, snapshot id) → place, of those of the snapshots that are stored."""
         scope = f"{within('n.table_key', seen['table_key'])} AND {within('n.snapshot_id', seen['snapshot_id'])}"
-        join = "" if seen.num_rows == 1 else (
-            " SEMI JOIN {seen} s ON s.table_key = n.table_key AND s.snapshot_id = n.snapshot_id")  # fmt: skip
-        rows = execute(connection, "SELECT n.table_key, n.snapshot_id, n.ordinal, n.schema_hash"
-                       f" FROM snapshots n{join} WHERE {scope}", seen=seen)  # fmt: skip
+        join = (
+            ""
+            if seen.num_rows == 1
+            else (" SEMI JOIN {seen} s ON s.table_key = n.table_key AND s.snapshot_id = n.snapshot_id")
+        )
+        rows = execute(
+            connection,
+            f"SELECT n.table_key, n.snapshot_id, n.ordinal, n.schema_hash FROM snapshots n{join} WHERE {scope}",
+            seen=seen,
+        )
         return {(key, snapshot_id): Place(ordinal, hash_) for key, snapshot_id, ordinal, hash_ in rows}
 
     def _advance(self, connection: Connection, later: Mapping[int, int]) -> None:
@@ -171,8 +195,11 @@ class SnapshotRegistry(ABC):
     def _with_other_schema(self, connection: Connection, later: Mapping[int, int]) -> dict[int, Place]:
         """The tables (key → new current snapshot) whose rows may not hold at the new current snapshot, with its place:
         its schema, or the previous one's, is unknown or another, or the age of their distributions is limited."""
-        earlier = {key: (id_, entry) for key in later
-                   if (id_ := (entry := self.uncommitted.by_key[key]).current_snapshot_id) is not None}  # fmt: skip
+        earlier = {
+            key: (id_, entry)
+            for key in later
+            if (id_ := (entry := self.uncommitted.by_key[key]).current_snapshot_id) is not None
+        }
         pairs = [pair for key, (id_, _) in earlier.items() for pair in ((key, id_), (key, later[key]))]
         if not pairs:
             return {}

@@ -83,7 +83,7 @@ class DatabaseFiles:
             return DatabaseMoved(
                 f'the database file "{self._path.name}" was deleted, moved or replaced: writes would be lost',
                 hint="move it back with its .wal, or restart the server",
-            )  # fmt: skip
+            )
         size = 0
         with contextlib.suppress(OSError):
             size = self._log_path.stat().st_size
@@ -97,7 +97,7 @@ class DatabaseFiles:
         return ResourceExhausted(
             f"the disk of the database has {bytes_text(free)} free, and needs {bytes_text(needed)} to write",
             hint="free some space",
-        )  # fmt: skip
+        )
 
     def _look_at_log(self) -> None:
         """Remembers the log, which DuckDB creates after each checkpoint."""

@@ -165,8 +165,10 @@ def ddl(flight: str, table: str, leading: str, more: str = "") -> str:
         how = "zstd" if flight == "file_sketches" else "uncompressed"
         extra = f" USING COMPRESSION {how}" if name == "data" else ""
         columns.append(f'"{name}" {SQL_TYPES[type]}{extra}')
-    return f"CREATE TABLE {table} (table_key BIGINT, {leading}, {', '.join(columns)}, generation BIGINT, " \
-           f"created_at TIMESTAMPTZ{more});"  # fmt: skip
+    return (
+        f"CREATE TABLE {table} (table_key BIGINT, {leading}, {', '.join(columns)}, generation BIGINT, "
+        f"created_at TIMESTAMPTZ{more});"
+    )
 
 
 def parted_ddl(flight: str) -> list[str]:
@@ -194,14 +196,16 @@ def prepare(connection: Connection, name: str) -> None:
         return
     if version is not None:
         raise InvalidArgument(
-            f'database "{name}": it has layout {version}, this statflight reads layout {VERSION}', code="DATABASE",
+            f'database "{name}": it has layout {version}, this statflight reads layout {VERSION}',
+            code="DATABASE",
             hint="install the version that wrote it, or name a new file with --db and capture again",
-        )  # fmt: skip
+        )
     if connection.execute("SELECT 1 FROM duckdb_tables()").fetchall():
         raise InvalidArgument(
             f'database "{name}": it has tables that are not of statflight',
-            code="DATABASE", hint="name another file with --db",
-        )  # fmt: skip
+            code="DATABASE",
+            hint="name another file with --db",
+        )
     connection.execute("BEGIN")
     try:
         _create(connection)

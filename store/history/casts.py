@@ -25,9 +25,10 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
         return bool(lists and castable(source.value_type, target.value_type))
     if is_.is_struct(target):
         return bool(
-            is_.is_struct(source) and source.names == target.names
+            is_.is_struct(source)
+            and source.names == target.names
             and all(castable(a.type, b.type) for a, b in zip(source.fields, target.fields, strict=True))
-        )  # fmt: skip
+        )
     families: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
         (is_.is_integer,),
         (is_.is_floating,),

@@ -43,9 +43,11 @@ def _listed(connection: Connection, table_keys: Collection[int]) -> dict[int, _L
     """The listings of tables."""
     listed: dict[int, _Listed] = {key: {family: {} for family in FAMILIES} for key in table_keys}
     for key, family, snapshot_id, pos, mark in execute(
-        connection, "SELECT table_key, family, snapshot_id, pos, mark FROM file_snapshots"
-        f" WHERE {among('table_key', listed)} AND family IN {FAMILIES}", moved=keys_table(listed),
-    ):  # fmt: skip
+        connection,
+        "SELECT table_key, family, snapshot_id, pos, mark FROM file_snapshots"
+        f" WHERE {among('table_key', listed)} AND family IN {FAMILIES}",
+        moved=keys_table(listed),
+    ):
         listed[key][family][snapshot_id] = pos, mark
     return listed
 
@@ -53,9 +55,11 @@ def _listed(connection: Connection, table_keys: Collection[int]) -> dict[int, _L
 def _continues(listing: Listing, listed: _Listed) -> bool:
     base = listing.base_snapshot_id
     return all(
-        base in of and of[base] == (max(of.values())[0], listing.base_mark)
-        and (listing.snapshot_id == base or listing.snapshot_id not in of) for of in listed.values()
-    )  # fmt: skip
+        base in of
+        and of[base] == (max(of.values())[0], listing.base_mark)
+        and (listing.snapshot_id == base or listing.snapshot_id not in of)
+        for of in listed.values()
+    )
 
 
 def continue_listings(connection: Connection, listings: Sequence[tuple[int, Listing, Collection[str]]]) -> None:
@@ -88,20 +92,27 @@ def continue_listings(connection: Connection, listings: Sequence[tuple[int, List
         if ends:
             physical, keys = BY_SPAN[family], {key for key, _ in ends}
             execute(
-                connection, f"UPDATE {physical} SET to_pos = r.pos FROM {{removed}} r"
+                connection,
+                f"UPDATE {physical} SET to_pos = r.pos FROM {{removed}} r"
                 f" WHERE {among(f'{physical}.table_key', keys)} AND {physical}.table_key = r.table_key"
                 f" AND {physical}.to_pos = {OPEN_END} AND {physical}.file_path = r.file_path",
-                removed=pa.table({"table_key": [key for key, _ in ends], "file_path": [path for _, path in ends],
-                                  "pos": list(ends.values())}),
+                removed=pa.table(
+                    {
+                        "table_key": [key for key, _ in ends],
+                        "file_path": [path for _, path in ends],
+                        "pos": list(ends.values()),
+                    }
+                ),
                 moved=keys_table(keys),
-            )  # fmt: skip
+            )
     if again:
         columns = dict(zip(("table_key", "snapshot_id", "mark"), zip(*again, strict=True), strict=True))
         execute(
-            connection, "UPDATE file_snapshots SET mark = m.mark FROM {marks} m WHERE file_snapshots.table_key ="
+            connection,
+            "UPDATE file_snapshots SET mark = m.mark FROM {marks} m WHERE file_snapshots.table_key ="
             f" m.table_key AND file_snapshots.snapshot_id = m.snapshot_id AND family IN {FAMILIES}",
             marks=pa.table(columns),
-        )  # fmt: skip
+        )
     insert_rows(connection, "file_snapshots (table_key, family, snapshot_id, pos, mark)", new)
 
 
@@ -114,27 +125,33 @@ def list_nothing(connection: Connection, marks: Marks) -> list[int]:
     """
     if not marks:
         return []
-    places = pa.table({
-        "table_key": pa.array([key for key, _ in marks], pa.int64()),
-        "snapshot_id": pa.array([snapshot_id for _, snapshot_id in marks], pa.int64()),
-        "mark": pa.array(marks.values(), pa.string()),
-    })  # fmt: skip
+    places = pa.table(
+        {
+            "table_key": pa.array([key for key, _ in marks], pa.int64()),
+            "snapshot_id": pa.array([snapshot_id for _, snapshot_id in marks], pa.int64()),
+            "mark": pa.array(marks.values(), pa.string()),
+        }
+    )
     new = query(
-        connection, "SELECT table_key, family, snapshot_id,"
+        connection,
+        "SELECT table_key, family, snapshot_id,"
         " newest + row_number() OVER (PARTITION BY table_key, family ORDER BY snapshot_id) AS pos, mark FROM ("
         "SELECT p.*, f.family, coalesce(max(l.pos), -1) AS newest FROM {places} p"
         f" CROSS JOIN (SELECT unnest({list(FAMILIES)}) AS family) f"
         " LEFT JOIN file_snapshots l ON l.table_key = p.table_key AND l.family = f.family GROUP BY ALL"
-        " HAVING NOT coalesce(bool_or(l.snapshot_id = p.snapshot_id), false))", places=places,
-    )  # fmt: skip
+        " HAVING NOT coalesce(bool_or(l.snapshot_id = p.snapshot_id), false))",
+        places=places,
+    )
     if not new.num_rows:
         return []
     for family in FAMILIES:
         execute(
-            connection, f"UPDATE {BY_SPAN[family]} SET to_pos = n.pos FROM (SELECT table_key, min(pos) AS pos FROM"
+            connection,
+            f"UPDATE {BY_SPAN[family]} SET to_pos = n.pos FROM (SELECT table_key, min(pos) AS pos FROM"
             f" {{new}} WHERE family = '{family}' GROUP BY 1) n WHERE {BY_SPAN[family]}.table_key = n.table_key"
-            f" AND to_pos = {OPEN_END}", new=new,
-        )  # fmt: skip
+            f" AND to_pos = {OPEN_END}",
+            new=new,
+        )
     execute(connection, "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos, mark) FROM {new}", new=new)
     keys: list[int] = new["table_key"].unique().to_pylist()
     return keys

@@ -80,7 +80,9 @@ def where_target(flight: str, target: Target) -> tuple[str, list[Any]]:
             return " AND t.file_path = ?", [target.file_path]
         case TargetKind.EXPRESSION:
             return " AND t.engine_kind = ? AND t.engine_expression_key = ?", [
-                target.engine_kind, target.engine_expression_key]  # fmt: skip
+                target.engine_kind,
+                target.engine_expression_key,
+            ]
         case TargetKind.COLUMN_GROUP:
             return " AND t.column_ids = ?::BIGINT[]", [list(target.column_ids)]
         case _:
@@ -110,19 +112,23 @@ def remove_at(connection: Connection, family: str, doomed: pa.ChunkedArray, scop
     physical = BY_SPAN[family]
     columns = ", ".join(f'"{name}"' for name in ("table_key", *stored_columns(family), "generation", "created_at"))
     around = query(
-        connection, "SELECT w.table_key, w.pos, coalesce(max(f.pos) FILTER (f.pos < w.pos), -1) AS before,"
+        connection,
+        "SELECT w.table_key, w.pos, coalesce(max(f.pos) FILTER (f.pos < w.pos), -1) AS before,"
         f" min(f.pos) FILTER (f.pos > w.pos) AS after FROM {{listings}} w JOIN file_snapshots f"
-        f" ON f.table_key = w.table_key AND f.family = '{family}' AND f.{scope} GROUP BY ALL", listings=listings,
-    )  # fmt: skip
+        f" ON f.table_key = w.table_key AND f.family = '{family}' AND f.{scope} GROUP BY ALL",
+        listings=listings,
+    )
     tables = {"around": around, "doomed": pa.table({"rid": doomed})}
     among = f"{physical}.{scope} AND {rowid_in(doomed, physical)}"
     own = ", ".join(f"t.{name}" for name in columns.split(", "))
     if around["after"].null_count < around.num_rows:  # the rest of a span behind the listing
         execute(
-            connection, f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT w.after, t.to_pos, {own}"
+            connection,
+            f"INSERT INTO {physical} (from_pos, to_pos, {columns}) SELECT w.after, t.to_pos, {own}"
             f" FROM (SELECT * FROM {physical} WHERE {among}) t JOIN {{around}} w ON w.table_key = t.table_key"
-            " WHERE t.to_pos > w.after", **tables,
-        )  # fmt: skip
+            " WHERE t.to_pos > w.after",
+            **tables,
+        )
     of_listing = f"{{around}} w WHERE w.table_key = {physical}.table_key AND {among} AND {physical}.from_pos"
     execute(connection, f"DELETE FROM {physical} USING {of_listing} > w.before", **tables)
     if pc.any(pc.greater_equal(around["before"], 0)).as_py():  # the rest of a span before the listing
@@ -185,16 +191,17 @@ def delete_by_span(
 def end_staged(connection: Connection, family: str, table_keys: Sequence[int]) -> None:
     """Removes what is staged of a flight of `BY_SPAN` for tables, before another write changes their listings."""
     staged = execute(
-        connection, f"SELECT table_key FROM staged_listings WHERE family = '{family}'"
-        f" AND {among('table_key', table_keys)}",
+        connection,
+        f"SELECT table_key FROM staged_listings WHERE family = '{family}' AND {among('table_key', table_keys)}",
         moved=keys_table(table_keys),
-    )  # fmt: skip
+    )
     if keys := [key for (key,) in staged]:
         tidy(connection, family, keys)
         execute(
-            connection, f"DELETE FROM staged_listings WHERE family = '{family}' AND {among('table_key', keys)}",
+            connection,
+            f"DELETE FROM staged_listings WHERE family = '{family}' AND {among('table_key', keys)}",
             moved=keys_table(keys),
-        )  # fmt: skip
+        )
 
 
 def delete_listings(connection: Connection, family: str, places: pa.Table) -> None:
@@ -205,10 +212,12 @@ def delete_listings(connection: Connection, family: str, places: pa.Table) -> No
         places: Distinct table_key and snapshot_id.
     """
     listed = execute(
-        connection, f"DELETE FROM file_snapshots USING {{places}} d WHERE file_snapshots.family = '{family}'"
+        connection,
+        f"DELETE FROM file_snapshots USING {{places}} d WHERE file_snapshots.family = '{family}'"
         " AND file_snapshots.table_key = d.table_key AND file_snapshots.snapshot_id = d.snapshot_id"
-        " RETURNING file_snapshots.table_key", places=places,
-    )  # fmt: skip
+        " RETURNING file_snapshots.table_key",
+        places=places,
+    )
     if keys := sorted({key for (key,) in listed}):
         end_staged(connection, family, keys)
         tidy(connection, family, keys)

@@ -63,8 +63,11 @@ def first_impossible(columns: Mapping[str, pa.Array], *, within_bounds: bool) ->
         if not within_bounds:
             return
         singles = are(frozenset({Kind.FLOAT}))
-        sides = {side: _widened(columns[side], measured, singles, up) for side, up in (("min", False), ("max", True))
-                 if side in columns}  # fmt: skip
+        sides = {
+            side: _widened(columns[side], measured, singles, up)
+            for side, up in (("min", False), ("max", True))
+            if side in columns
+        }
         if "mean" in given:
             for side, beyond in (("min", pc.less), ("max", pc.greater)):
                 if side in sides:

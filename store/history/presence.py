@@ -14,10 +14,11 @@ from store.duckdb.layout import BY_SNAPSHOT, Connection, parts
 
 STAGED: Final = "staged_listings"
 _SOURCES = [
-    "SELECT family, table_key FROM file_snapshots", "SELECT family, table_key FROM staged_listings",
+    "SELECT family, table_key FROM file_snapshots",
+    "SELECT family, table_key FROM staged_listings",
     f"SELECT '{STAGED}', table_key FROM staged_listings",
     *(f"SELECT '{flight}', table_key FROM {table}" for flight in BY_SNAPSHOT for table in parts(flight)),
-]  # fmt: skip
+]
 
 
 class Presence:

@@ -49,9 +49,15 @@ class SnapshotMerge:
     """
 
     def __init__(
-        self, mode: PutMode, flight: str, rows: pa.Table, name_of: NameOf,
-        places: Mapping[tuple[int, int], Place], spans: Spans, presence: Presence,
-    ):  # fmt: skip
+        self,
+        mode: PutMode,
+        flight: str,
+        rows: pa.Table,
+        name_of: NameOf,
+        places: Mapping[tuple[int, int], Place],
+        spans: Spans,
+        presence: Presence,
+    ):
         self.mode, self.flight, self.places = mode, flight, places
         self.spans, self.presence = spans, presence
         if mode is PutMode.FILL:  # of two records for a target, the second is not missing any more
@@ -99,8 +105,9 @@ class SnapshotMerge:
         """Subquery of the stored records with `part`, `rid` and all columns; `having` are the parts to read."""
         each = (
             f"{number} AS part, rowid AS rid, {record_columns(self.flight)} FROM {table}"
-            for number, table in enumerate(self.tables) if number in having
-        )  # fmt: skip
+            for number, table in enumerate(self.tables)
+            if number in having
+        )
         return " UNION ALL ".join(f"SELECT {select} WHERE {scope} AND NOT is_copy" for select in each)
 
     def _stored_kinds(self, connection: Connection) -> set[int]:
@@ -133,9 +140,11 @@ class SnapshotMerge:
         chosen = ", ".join(f"t.{name}" for name in DISTRIBUTION)
         stored = self._stored(staged.scope(snapshots=True))
         found = query(
-            connection, f"SELECT s.row_no, {chosen} FROM {{staged}} s JOIN ({stored}) t"
-            f" ON {staged.same_target('s', 't')} WHERE {given} AND t.ndv IS NOT NULL", staged=staged.numbered,
-        )  # fmt: skip
+            connection,
+            f"SELECT s.row_no, {chosen} FROM {{staged}} s JOIN ({stored}) t"
+            f" ON {staged.same_target('s', 't')} WHERE {given} AND t.ndv IS NOT NULL",
+            staged=staged.numbered,
+        )
         if found.num_rows:
             places = np.full(staged.rows.num_rows, -1)
             places[found["row_no"].to_numpy()] = np.arange(found.num_rows)
@@ -159,17 +168,19 @@ class SnapshotMerge:
             )
         stored = self._stored(self.staged.scope(snapshots=True))
         absent = query(
-            connection, f"SELECT t.part, t.rid, t.table_key FROM ({stored}) t SEMI JOIN {{staged}} p"
+            connection,
+            f"SELECT t.part, t.rid, t.table_key FROM ({stored}) t SEMI JOIN {{staged}} p"
             " ON p.table_key = t.table_key AND p.snapshot_id = t.snapshot_id WHERE NOT EXISTS"
             f" (SELECT 1 FROM {{kept}} k WHERE k.part = t.part AND k.rid = t.rid){among}",
-            kept=matched.select(["part", "rid"]), staged=self.staged.rows,
-        )  # fmt: skip
+            kept=matched.select(["part", "rid"]),
+            staged=self.staged.rows,
+        )
         self._delete(connection, absent)
         self.spans.change(absent["table_key"].unique().to_pylist())
 
     def _insert(
         self, connection: Connection, fresh: pa.Table, generation: int, *, in_place: bool, is_new: bool
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Stores rows; `in_place`: each replaces a current row that was deleted; `is_new`: none replaces a record."""
         if not fresh.num_rows:
             return
@@ -203,18 +214,17 @@ class SnapshotMerge:
         keys, ids = (fresh[name].take(pa.array(first)).to_pylist() for name in ("table_key", "snapshot_id"))
         places = [self.places[pair] for pair in zip(keys, ids, strict=True)]
         later = self._with_later(connection) if _LATER in self.having else set()
-        simple = np.array([
-            place.is_newest and key not in later for key, place in zip(keys, places, strict=True)
-        ])[at]  # fmt: skip
+        simple = np.array([place.is_newest and key not in later for key, place in zip(keys, places, strict=True)])[at]
         if "schema_hash" in fresh.column_names:
             hashes = pa.array([place.schema_hash for place in places], pa.string()).take(pa.array(at))
             other = pc.fill_null(pc.not_equal(fresh["schema_hash"], hashes), pc.is_valid(fresh["schema_hash"]))
             simple &= ~other.to_numpy()
         schemas = [place.schema_key(id_) for id_, place in zip(ids, places, strict=True)]
         columns = {
-            "schema_key": np.array(schemas, np.uint64)[at], "is_copy": np.zeros(len(at), np.bool_),
+            "schema_key": np.array(schemas, np.uint64)[at],
+            "is_copy": np.zeros(len(at), np.bool_),
             "from_ord": np.array([place.ordinal for place in places], np.int64)[at],
-        }  # fmt: skip
+        }
         if self.is_grouped:
             lacks_ndv = _lacking(fresh, ("ndv",))
             has_own = pa.array(~_lacking(fresh, DISTRIBUTION))
@@ -242,8 +252,11 @@ class SnapshotMerge:
         Returns:
             The rows, and a mask of those for which that cannot be told from the current row.
         """
-        given = [name for name in (*self._target_columns(), "snapshot_id", "row_count", "null_count", *DISTRIBUTION)
-                 if name in fresh.column_names]  # fmt: skip
+        given = [
+            name
+            for name in (*self._target_columns(), "snapshot_id", "row_count", "null_count", *DISTRIBUTION)
+            if name in fresh.column_names
+        ]
         staged = fresh.select(given).append_column("row_no", pa.array(np.arange(fresh.num_rows)))
         for name in {"row_count", "null_count", *DISTRIBUTION}.difference(given):
             staged = staged.append_column(name, pa.nulls(fresh.num_rows, stored_columns(self.flight)[name]))
@@ -253,11 +266,13 @@ class SnapshotMerge:
         current, records = f"(SELECT * FROM {self.tables[0]} WHERE {scope})", self._stored(scope)
         served = ", ".join(f"{sql} AS {name}" for name, sql in served_distribution("s", "d", "false", "").items())
         found = query(
-            connection, f"SELECT s.row_no, d.snapshot_id, d.generation, c.distribution_snapshot_id = s.snapshot_id"
+            connection,
+            f"SELECT s.row_no, d.snapshot_id, d.generation, c.distribution_snapshot_id = s.snapshot_id"
             f" AS is_unsure, {served} FROM {{staged}} s JOIN {current} c ON {next(same)} JOIN ({records}) d"
             f" ON {next(same)} AND d.snapshot_id = c.distribution_snapshot_id"
-            f" WHERE d.ndv IS NOT NULL OR NOT {has_sql('s', DISTRIBUTION)} OR is_unsure", staged=staged,
-        )  # fmt: skip
+            f" WHERE d.ndv IS NOT NULL OR NOT {has_sql('s', DISTRIBUTION)} OR is_unsure",
+            staged=staged,
+        )
         at, unsure = np.full(fresh.num_rows, -1), np.zeros(fresh.num_rows, np.bool_)
         at[found["row_no"].to_numpy()] = np.arange(found.num_rows)
         unsure[found["row_no"].filter(found["is_unsure"]).to_numpy()] = True
@@ -280,10 +295,11 @@ class SnapshotMerge:
         """The tables with rows in history that begin after the put's snapshots."""
         keys, least = zip(*((key, place.ordinal) for (key, _), place in self.places.items()), strict=True)
         rows = execute(
-            connection, f"SELECT DISTINCT h.table_key FROM {self.tables[1]} h JOIN {{places}} p"
+            connection,
+            f"SELECT DISTINCT h.table_key FROM {self.tables[1]} h JOIN {{places}} p"
             f" ON p.table_key = h.table_key AND h.from_ord > p.ordinal WHERE h.{self.staged.scope()}",
             places=pa.table({"table_key": pa.array(keys, pa.int64()), "ordinal": pa.array(least, pa.int64())}),
-        )  # fmt: skip
+        )
         return {key for (key,) in rows}
 
     def _target_columns(self) -> list[str]:
@@ -297,10 +313,11 @@ class SnapshotMerge:
         begins = now["from_ord"].unique()
         keys = " AND ".join(f's."{name}" = c."{name}"' for name in self._target_columns())
         doomed = query(
-            connection, f"SELECT c.rid, s.from_ord AS end_ord FROM {{staged}} s JOIN"
+            connection,
+            f"SELECT c.rid, s.from_ord AS end_ord FROM {{staged}} s JOIN"
             f" (SELECT rowid AS rid, * FROM {current} WHERE {scope}) c ON {keys}",
             staged=now.select([*self._target_columns(), "from_ord"]),
-        )  # fmt: skip
+        )
         if doomed.num_rows:
             end = str(begins[0].as_py())
             if len(begins) > 1:
@@ -310,9 +327,11 @@ class SnapshotMerge:
     def _move(self, connection: Connection, among: str, end: str, **tables: pa.Table) -> None:
         current, history = self.tables
         execute(
-            connection, f"INSERT INTO {history} SELECT * REPLACE ({end} AS to_ord) FROM {current} WHERE {among}"
-            f" AND NOT (is_copy AND from_ord >= {end})", **tables,
-        )  # fmt: skip
+            connection,
+            f"INSERT INTO {history} SELECT * REPLACE ({end} AS to_ord) FROM {current} WHERE {among}"
+            f" AND NOT (is_copy AND from_ord >= {end})",
+            **tables,
+        )
         execute(connection, f"DELETE FROM {current} WHERE {among}", **tables)
 
     def _drop_orphaned_sketches(self, connection: Connection) -> None:
@@ -323,12 +342,13 @@ class SnapshotMerge:
             return
         for table in parts("stats.sketches"):
             execute(
-                connection, f"DELETE FROM {table} WHERE {scope}"
+                connection,
+                f"DELETE FROM {table} WHERE {scope}"
                 " AND (table_key, snapshot_id) IN (SELECT (s.table_key, s.snapshot_id) FROM {staged} s)"
                 " AND (table_key, storage_id, snapshot_id) NOT IN"
                 f" (SELECT (s.table_key, {STORAGE_ID[self.flight].format('s')}, s.snapshot_id) FROM {{staged}} s)",
                 staged=self.staged.rows.select([*self.staged.keys]),
-            )  # fmt: skip
+            )
         self.spans.change(self.staged.rows["table_key"].unique().to_pylist())
 
 

@@ -51,10 +51,16 @@ class SpanMerge:
     """
 
     def __init__(
-        self, mode: PutMode, family: str, rows: pa.Table, name_of: NameOf,
-        places: Mapping[tuple[int, int], Place], spans: Spans, presence: Presence,
+        self,
+        mode: PutMode,
+        family: str,
+        rows: pa.Table,
+        name_of: NameOf,
+        places: Mapping[tuple[int, int], Place],
+        spans: Spans,
+        presence: Presence,
         marks: Marks = MappingProxyType({}),
-    ):  # fmt: skip
+    ):
         self.mode, self.family, self.physical = mode, family, BY_SPAN[family]
         self.places, self.spans, self.presence = places, spans, presence
         self.marks = marks if family in FAMILIES else {}
@@ -82,8 +88,11 @@ class SpanMerge:
             if self.mode is PutMode.CREATE and other.num_rows:
                 staged.refuse(connection, self.physical, other["row_no"][0].as_py(), other["rid"][0].as_py())
             # an existing listing is compared with its own rows; a new one continues equal rows of the one before
-            settled = stored.filter(stored["own"]) if self.mode is PutMode.FILL else stored.filter(
-                pc.and_(stored["own"], stored["same"]))  # fmt: skip
+            settled = (
+                stored.filter(stored["own"])
+                if self.mode is PutMode.FILL
+                else stored.filter(pc.and_(stored["own"], stored["same"]))
+            )
             unchanged = settled.num_rows
             carried = stored.filter(pc.and_not(stored["same"], stored["own"]))
             done = pa.chunked_array([*settled["row_no"].chunks, *carried["row_no"].chunks], pa.int64())
@@ -153,25 +162,34 @@ class SpanMerge:
                 " AND s.storage_id = t.storage_id)"
             )
         return query(
-            connection, f"SELECT t.rid FROM ({self._in_listing()}) t WHERE t.own"
+            connection,
+            f"SELECT t.rid FROM ({self._in_listing()}) t WHERE t.own"
             f" AND t.rid NOT IN (SELECT rid FROM {{kept}}){among}",
-            kept=stored.select(["rid"]), staged=self.staged.rows, listings=self.listings,
-        )["rid"]  # fmt: skip
+            kept=stored.select(["rid"]),
+            staged=self.staged.rows,
+            listings=self.listings,
+        )["rid"]
 
     def _write(
-        self, connection: Connection, stored: pa.Table | None, doomed: pa.ChunkedArray | None,
+        self,
+        connection: Connection,
+        stored: pa.Table | None,
+        doomed: pa.ChunkedArray | None,
         extended: pa.ChunkedArray | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Closes, shortens and extends the spans of stored rows, and adds the new listings."""
         new = self.listings.filter(pc.is_null(self.listings["own"]))
         if stored is not None and new.num_rows:
             stay = stored.filter(pc.and_not(stored["same"], stored["own"])).select(["rid"])
             execute(
-                connection, f"UPDATE {self.physical} SET to_pos = w.pos FROM {{listings}} w"
+                connection,
+                f"UPDATE {self.physical} SET to_pos = w.pos FROM {{listings}} w"
                 f" WHERE w.table_key = {self.physical}.table_key AND w.own IS NULL"
                 f" AND {self.physical}.{self.staged.scope()} AND {self.physical}.to_pos = {OPEN_END}"
-                f" AND {self.physical}.rowid NOT IN (SELECT rid FROM {{stay}})", stay=stay, listings=self.listings,
-            )  # fmt: skip
+                f" AND {self.physical}.rowid NOT IN (SELECT rid FROM {{stay}})",
+                stay=stay,
+                listings=self.listings,
+            )
         if doomed is not None and len(doomed):
             remove_at(connection, self.family, doomed, self.staged.scope(), self.listings)
         if extended is not None:
@@ -179,10 +197,21 @@ class SpanMerge:
         if new.num_rows:
             columns = ("table_key", "snapshot_id", "pos", "last")
             listed = list(zip(*(new[name].to_pylist() for name in columns), strict=True))
-            insert_rows(connection, f"file_snapshots (table_key, family, snapshot_id, pos, {', '.join(SPAN)}, mark)", [
-                (key, self.family, snapshot_id, pos, *self._span(key, snapshot_id), self.marks.get((key, snapshot_id)))
-                for key, snapshot_id, pos, _ in listed
-            ])  # fmt: skip
+            insert_rows(
+                connection,
+                f"file_snapshots (table_key, family, snapshot_id, pos, {', '.join(SPAN)}, mark)",
+                [
+                    (
+                        key,
+                        self.family,
+                        snapshot_id,
+                        pos,
+                        *self._span(key, snapshot_id),
+                        self.marks.get((key, snapshot_id)),
+                    )
+                    for key, snapshot_id, pos, _ in listed
+                ],
+            )
             self.spans.list_files([key for key, _, _, last in listed if last >= 0])
         if new.num_rows < self.listings.num_rows and self.family in FAMILIES:
             self._mark(connection, self.listings.filter(pc.is_valid(self.listings["own"])))
@@ -191,18 +220,21 @@ class SpanMerge:
         """Gives listings that were stored before their new marks; one that is replaced as a whole loses its own."""
         pairs = zip(own["table_key"].to_pylist(), own["snapshot_id"].to_pylist(), strict=True)
         marks, is_whole = [self.marks.get(pair) for pair in pairs], self.mode is PutMode.REPLACE_SNAPSHOT
-        is_other = [new != old and (is_whole or new is not None)
-                    for new, old in zip(marks, own["mark"].to_pylist(), strict=True)]  # fmt: skip
+        is_other = [
+            new != old and (is_whole or new is not None)
+            for new, old in zip(marks, own["mark"].to_pylist(), strict=True)
+        ]
         if any(is_other):
             columns = {name: own[name] for name in ("table_key", "snapshot_id")} | {
                 "mark": pa.array(marks, pa.string())
             }
             marked = pa.table(columns).filter(pa.array(is_other))
             execute(
-                connection, "UPDATE file_snapshots SET mark = m.mark FROM {marked} m WHERE file_snapshots.table_key ="
+                connection,
+                "UPDATE file_snapshots SET mark = m.mark FROM {marked} m WHERE file_snapshots.table_key ="
                 f" m.table_key AND file_snapshots.snapshot_id = m.snapshot_id AND family = '{self.family}'",
                 marked=marked,
-            )  # fmt: skip
+            )
 
     def _span(self, table_key: int, snapshot_id: int) -> tuple[str, int, int]:
         """The span of a listing without earlier ones; any other is computed by `Spans.update`."""
@@ -213,10 +245,13 @@ class SpanMerge:
     def _end_at(self, connection: Connection, rowids: pa.ChunkedArray, position: str) -> None:
         if len(rowids):
             execute(
-                connection, f"UPDATE {self.physical} SET to_pos = {position} FROM {{listings}} w"
+                connection,
+                f"UPDATE {self.physical} SET to_pos = {position} FROM {{listings}} w"
                 f" WHERE w.table_key = {self.physical}.table_key AND {self.physical}.{self.staged.scope()}"
-                f" AND {rowid_in(rowids, self.physical)}", listings=self.listings, doomed=pa.table({"rid": rowids}),
-            )  # fmt: skip
+                f" AND {rowid_in(rowids, self.physical)}",
+                listings=self.listings,
+                doomed=pa.table({"rid": rowids}),
+            )
 
     def _insert(self, connection: Connection, fresh: pa.Table, generation: int) -> None:
         rows = fresh.drop_columns(["snapshot_id"])
@@ -241,14 +276,16 @@ def drop_orphaned_sketches(connection: Connection, rows: pa.Table) -> None:
     if not sketches.num_rows:
         return
     doomed = query(
-        connection, f"SELECT t.rid FROM (SELECT rowid AS rid, * FROM file_sketches WHERE {scope}) t"
+        connection,
+        f"SELECT t.rid FROM (SELECT rowid AS rid, * FROM file_sketches WHERE {scope}) t"
         " JOIN {listings} w ON w.table_key = t.table_key AND t.from_pos <= w.pos AND t.to_pos > w.pos"
         " WHERE (t.table_key, t.storage_id) NOT IN"
         f" (SELECT (s.table_key, {STORAGE_ID['stats.files'].format('s')})"
         f" FROM (SELECT * FROM stats_files WHERE {scope}) s JOIN file_snapshots f ON f.table_key = s.table_key"
         " AND f.family = 'stats.files' AND f.pos >= s.from_pos AND f.pos < s.to_pos"
-        " JOIN {listings} v ON v.table_key = f.table_key AND v.snapshot_id = f.snapshot_id)", listings=sketches,
-    )["rid"]  # fmt: skip
+        " JOIN {listings} v ON v.table_key = f.table_key AND v.snapshot_id = f.snapshot_id)",
+        listings=sketches,
+    )["rid"]
     remove_at(connection, "file_sketches", doomed, scope, sketches)
 
 
@@ -269,12 +306,16 @@ def _listings(connection: Connection, family: str, rows: pa.Table) -> pa.Table:
     keys, ids = listings["table_key"].to_pylist(), listings["snapshot_id"].to_pylist()
     is_own = "f.snapshot_id = p.snapshot_id" if len(keys) > 1 else f"f.snapshot_id = {ids[0]}"
     join = " JOIN {listings} p USING (table_key)" if len(keys) > 1 else ""
-    listed = {key: found for key, *found in execute(
-        connection, f"SELECT f.table_key, max(f.pos), max(f.pos) FILTER ({is_own}), max(f.mark) FILTER ({is_own})"
-        f" FROM file_snapshots f{join}"
-        f" WHERE f.family = '{family}' AND {within('f.table_key', listings['table_key'])} GROUP BY f.table_key",
-        listings=listings,
-    )}  # fmt: skip
+    listed = {
+        key: found
+        for key, *found in execute(
+            connection,
+            f"SELECT f.table_key, max(f.pos), max(f.pos) FILTER ({is_own}), max(f.mark) FILTER ({is_own})"
+            f" FROM file_snapshots f{join}"
+            f" WHERE f.family = '{family}' AND {within('f.table_key', listings['table_key'])} GROUP BY f.table_key",
+            listings=listings,
+        )
+    }
     if not listed:
         return listings
     last, own, marks = zip(*(listed.get(key, (-1, None, None)) for key in keys), strict=True)

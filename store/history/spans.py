@@ -79,9 +79,10 @@ class Spans:
     """
 
     def __init__(
-        self, presence: Presence,
+        self,
+        presence: Presence,
         current: Callable[[Connection, Collection[int]], Mapping[int, SnapshotPlace]],
-    ):  # fmt: skip
+    ):
         self._presence, self._current = presence, current
         self.clear()
 
@@ -128,8 +129,11 @@ def _misplaced(
 ) -> set[int]:
     """The tables with a row of some flights in the wrong part."""
     scope, (holds, at) = among("r.table_key", table_keys), _holding(current)
-    each = (f"SELECT r.table_key FROM {table} r WHERE {scope} AND {'NOT' * is_current} {holds}"
-            for flight in flights for table, is_current in zip(parts(flight), (True, False), strict=True))  # fmt: skip
+    each = (
+        f"SELECT r.table_key FROM {table} r WHERE {scope} AND {'NOT' * is_current} {holds}"
+        for flight in flights
+        for table, is_current in zip(parts(flight), (True, False), strict=True)
+    )
     return {key for (key,) in execute(connection, " UNION ".join(each), at=at, moved=keys_table(table_keys))}
 
 
@@ -152,8 +156,10 @@ def _holding(current: Mapping[int, SnapshotPlace]) -> tuple[str, pa.Table]:
     at = pa.table([list(current), keys, ordinals], pa.schema(types))
     if len(current) > LITERALS:
         return f"EXISTS (FROM {{at}} a WHERE a.table_key = r.table_key AND {holds_sql('r', 'a')})", at
-    each = (f"r.table_key = {key} AND r.schema_key = {schema_key} AND r.from_ord <= {ordinal} AND r.to_ord > {ordinal}"
-            for key, schema_key, ordinal in zip(current, keys, ordinals, strict=True))  # fmt: skip
+    each = (
+        f"r.table_key = {key} AND r.schema_key = {schema_key} AND r.from_ord <= {ordinal} AND r.to_ord > {ordinal}"
+        for key, schema_key, ordinal in zip(current, keys, ordinals, strict=True)
+    )
     return f"({' OR '.join(each) or 'false'})", at
 
 
@@ -264,8 +270,10 @@ def _changes_sql(flight: str, table_keys: Sequence[int]) -> str:
         narrow += f", distribution_snapshot_id = snapshot_id OR {has_sql('', map(own, DISTRIBUTION))} AS has_dist"
         narrow += ", distribution_snapshot_id, distribution_generation"
         flags = "counted, has_ndv, coalesce(has_dist, false) AS has_dist"
-        differs = (" OR s.distribution_snapshot_id IS DISTINCT FROM d.snapshot_id"
-                   " OR (d.rec IS NOT NULL AND s.distribution_generation IS DISTINCT FROM d.generation)")  # fmt: skip
+        differs = (
+            " OR s.distribution_snapshot_id IS DISTINCT FROM d.snapshot_id"
+            " OR (d.rec IS NOT NULL AND s.distribution_generation IS DISTINCT FROM d.generation)"
+        )
     stored = (
         f"SELECT {part} AS part, rowid AS rid, {narrow} FROM {table} t WHERE {scope}"
         for part, table in enumerate(parts(flight))
@@ -335,11 +343,13 @@ def misserved(connection: Connection, flight: str, table_keys: Sequence[int], mo
     served = served_distribution("c", "d", f"({first})")
     same = " AND ".join(f"d.{name} = c.{name}" for name in ("table_key", *(f'"{name}"' for name in IDENTITY[flight])))
     return query(
-        connection, f"SELECT c.table_key FROM {both} c LEFT JOIN {both} d ON NOT d.is_copy AND {same}"
+        connection,
+        f"SELECT c.table_key FROM {both} c LEFT JOIN {both} d ON NOT d.is_copy AND {same}"
         " AND d.snapshot_id = c.distribution_snapshot_id LEFT JOIN snapshots n ON n.table_key = c.table_key"
         f" AND n.snapshot_id = c.distribution_snapshot_id WHERE ({', '.join(f'c.{name}' for name in served)})"
-        f" IS DISTINCT FROM ({', '.join(served.values())})", moved=moved,
-    )  # fmt: skip
+        f" IS DISTINCT FROM ({', '.join(served.values())})",
+        moved=moved,
+    )
 
 
 def _apply(connection: Connection, flight: str, scope: str, found: pa.Table, moved: pa.Table) -> None:
@@ -357,19 +367,25 @@ def _apply(connection: Connection, flight: str, scope: str, found: pa.Table, mov
         f'c."{name}"' for name in stored_columns(flight) if flight not in GROUPED or name not in DISTRIBUTION
     )
     execute(
-        connection, "CREATE OR REPLACE TEMP TABLE chosen AS SELECT x.to_part, c.table_key, c.snapshot_id, c.generation,"
+        connection,
+        "CREATE OR REPLACE TEMP TABLE chosen AS SELECT x.to_part, c.table_key, c.snapshot_id, c.generation,"
         f" c.created_at, x.is_copy, {', '.join(f'x.{name}' for name in _SPAN)}, {', '.join([kept, *served])}"
         f" FROM {{found}} x JOIN {both} c ON c.part = x.of_part AND c.rid = x.of_rid"
-        f" LEFT JOIN {both} d ON d.part = x.d_part AND d.rid = x.d_rid", **given,
-    )  # fmt: skip
+        f" LEFT JOIN {both} d ON d.part = x.d_part AND d.rid = x.d_rid",
+        **given,
+    )
     left, entered = (set(found[name].unique().to_pylist()) for name in ("part", "to_part"))
     for part, table in enumerate(parts(flight)):
         if part in left:
-            execute(connection, f"DELETE FROM {table} WHERE {scope} AND rowid IN"
-                    f" (SELECT rid FROM {{found}} WHERE part = {part})", **given)  # fmt: skip
+            execute(
+                connection,
+                f"DELETE FROM {table} WHERE {scope} AND rowid IN (SELECT rid FROM {{found}} WHERE part = {part})",
+                **given,
+            )
         if part in entered:
-            execute(connection, f"INSERT INTO {table} BY NAME SELECT * EXCLUDE (to_part) FROM chosen"
-                    f" WHERE to_part = {part}")  # fmt: skip
+            execute(
+                connection, f"INSERT INTO {table} BY NAME SELECT * EXCLUDE (to_part) FROM chosen WHERE to_part = {part}"
+            )
     execute(connection, "DROP TABLE chosen")
 
 
@@ -378,9 +394,11 @@ def respan_listings(connection: Connection, table_keys: Sequence[int]) -> None:
     found = listing_changes(connection, table_keys, keys_table(table_keys))
     if found.num_rows:
         execute(
-            connection, f"UPDATE file_snapshots SET {', '.join(f'{name} = c.{name}' for name in _SPAN)}"
-            " FROM {found} c WHERE file_snapshots.rowid = c.rid", found=found,
-        )  # fmt: skip
+            connection,
+            f"UPDATE file_snapshots SET {', '.join(f'{name} = c.{name}' for name in _SPAN)}"
+            " FROM {found} c WHERE file_snapshots.rowid = c.rid",
+            found=found,
+        )
 
 
 def listing_changes(connection: Connection, table_keys: Sequence[int], moved: pa.Table) -> pa.Table:
@@ -392,9 +410,11 @@ def listing_changes(connection: Connection, table_keys: Sequence[int], moved: pa
     differs = " OR ".join(f"was_{name} IS DISTINCT FROM {name}" for name in _SPAN)
     was = ", ".join(f"f.{name} AS was_{name}" for name in _SPAN)
     return query(
-        connection, f"SELECT table_key, rid, {', '.join(_SPAN)} FROM (SELECT f.table_key, f.rowid AS rid, {was},"
+        connection,
+        f"SELECT table_key, rid, {', '.join(_SPAN)} FROM (SELECT f.table_key, f.rowid AS rid, {was},"
         f" n.schema_key, n.ordinal AS from_ord, coalesce(lead(n.ordinal) OVER (PARTITION BY"
         f" f.table_key, f.family, n.schema_key ORDER BY n.ordinal), {OPEN_END}) AS to_ord"
         " FROM file_snapshots f JOIN snapshots n ON n.table_key = f.table_key AND n.snapshot_id = f.snapshot_id"
-        f" WHERE {among('f.table_key', table_keys)}) WHERE {differs}", moved=moved,
-    )  # fmt: skip
+        f" WHERE {among('f.table_key', table_keys)}) WHERE {differs}",
+        moved=moved,
+    )

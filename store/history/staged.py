@@ -70,9 +70,14 @@ class Staged:
         return f"{scope} AND {within('snapshot_id', self.rows['snapshot_id'])}" if snapshots else scope
 
     def matches(
-        self, connection: Connection, stored: str, more: Sequence[str] = (), *, keep_complete: str | None = None,
+        self,
+        connection: Connection,
+        stored: str,
+        more: Sequence[str] = (),
+        *,
+        keep_complete: str | None = None,
         **tables: pa.Table,
-    ) -> pa.Table:  # fmt: skip
+    ) -> pa.Table:
         """Joins the staged rows with the stored rows of the same targets.
 
         Args:
@@ -149,9 +154,13 @@ class Staged:
         return self.rows.filter(pa.array(keep))
 
     def insert(
-        self, connection: Connection, table: str, rows: pa.Table, generation: int,
+        self,
+        connection: Connection,
+        table: str,
+        rows: pa.Table,
+        generation: int,
         constants: Mapping[str, str | int] = MappingProxyType({}),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Appends rows.
 
         Args:

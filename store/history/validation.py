@@ -35,9 +35,20 @@ _ALTERNATIVES: Final[dict[str, tuple[str, str]]] = {
 }
 _NOT_EMPTY: Final = ("table_catalog", "table_schema", "table_name", "engine_expression_key", "sketch_type")
 _COUNTS: Final = (
-    "snapshot_id", "row_count", "null_count", "nan_count", "size_bytes", "total_size_bytes", "merged_size_bytes",
-    "data_file_count", "rows_scanned", "files_scanned", "row_groups_sampled", "bytes_scanned", "max_width_bytes",
-)  # fmt: skip
+    "snapshot_id",
+    "row_count",
+    "null_count",
+    "nan_count",
+    "size_bytes",
+    "total_size_bytes",
+    "merged_size_bytes",
+    "data_file_count",
+    "rows_scanned",
+    "files_scanned",
+    "row_groups_sampled",
+    "bytes_scanned",
+    "max_width_bytes",
+)
 _INSTANTS: Final = ("captured_at", "refreshed_at")
 _FIRST, _LAST = (pa.scalar(each.replace(tzinfo=UTC), schemas.INSTANT) for each in (datetime.min, datetime.max))
 _MEASURES: Final = ("ndv", "ndv_lower", "ndv_upper", "avg_width_bytes")
@@ -51,9 +62,13 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "target_kind": tuple(targets.TargetKind),
 }
 _AT_MOST: Final = (
-    ("null_count", "row_count"), ("nan_count", "row_count"), ("ndv_lower", "ndv"), ("ndv", "ndv_upper"),
-    ("ndv_lower", "ndv_upper"), ("avg_width_bytes", "max_width_bytes"),
-)  # fmt: skip
+    ("null_count", "row_count"),
+    ("nan_count", "row_count"),
+    ("ndv_lower", "ndv"),
+    ("ndv", "ndv_upper"),
+    ("ndv_lower", "ndv_upper"),
+    ("avg_width_bytes", "max_width_bytes"),
+)
 
 
 def required(flight: Flight) -> tuple[str, ...]:
@@ -64,9 +79,14 @@ def required(flight: Flight) -> tuple[str, ...]:
 
 
 def prepare(
-    flight: Flight, batch: pa.RecordBatch | pa.Table, policy: bounds.ZonePolicy = bounds.REFUSE, *,
-    first_row: int = 0, clamp: bool = False, checked: bool = False,
-) -> pa.Table:  # fmt: skip
+    flight: Flight,
+    batch: pa.RecordBatch | pa.Table,
+    policy: bounds.ZonePolicy = bounds.REFUSE,
+    *,
+    first_row: int = 0,
+    clamp: bool = False,
+    checked: bool = False,
+) -> pa.Table:
     """Validates and normalizes a batch of a put stream.
 
     Args:
@@ -152,9 +172,14 @@ class _Batch(PutBatch):
     """A batch of at least one row while it is validated and normalized."""
 
     def __init__(
-        self, flight: Flight, batch: pa.RecordBatch, schema: pa.Schema, policy: bounds.ZonePolicy, first_row: int,
+        self,
+        flight: Flight,
+        batch: pa.RecordBatch,
+        schema: pa.Schema,
+        policy: bounds.ZonePolicy,
+        first_row: int,
         clamp: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(batch, schema, first_row)
         self.flight = flight
         self.policy = policy
@@ -250,8 +275,12 @@ class _Batch(PutBatch):
         nulls = self.columns.get("null_count")
         values = rows if nulls is None else pc.subtract(rows, pc.fill_null(nulls, 0))
         if (nans := self.given("nan_count")) is not None:
-            self.require(pc.less_equal(nans, values), "nan_count", "is above row_count - null_count",
-                       "null_count and nan_count together at most row_count")  # fmt: skip
+            self.require(
+                pc.less_equal(nans, values),
+                "nan_count",
+                "is above row_count - null_count",
+                "null_count and nan_count together at most row_count",
+            )
         for name in _DISTINCT:
             if (column := self.given(name)) is None:
                 continue
@@ -259,8 +288,12 @@ class _Batch(PutBatch):
             if self.clamp:
                 self.columns[name] = pc.if_else(pc.greater(column, most).fill_null(False), most, column)
             else:
-                self.require(pc.less_equal(column, most), name, "is above row_count - null_count",
-                           "at most one for each row that is not null")  # fmt: skip
+                self.require(
+                    pc.less_equal(column, most),
+                    name,
+                    "is above row_count - null_count",
+                    "at most one for each row that is not null",
+                )
 
     def _check_group(self) -> None:
         """Checks the ids of each group, and sorts them together with their names."""
@@ -275,8 +308,10 @@ class _Batch(PutBatch):
         named = names.to_pylist()
         fits = pa.array([of is None or len(of) == len(ids) for of, ids in zip(named, groups, strict=True)])
         self.require(fits, "column_names", "are not as many as column_ids", "a name for each id")
-        in_order = (of and [name for _, name in sorted(zip(ids, of, strict=True))]
-                    for of, ids in zip(named, groups, strict=True))  # fmt: skip
+        in_order = (
+            of and [name for _, name in sorted(zip(ids, of, strict=True))]
+            for of, ids in zip(named, groups, strict=True)
+        )
         self.columns["column_names"] = pa.array(in_order, names.type)
 
     def _check_deletes(self) -> None:
@@ -288,11 +323,17 @@ class _Batch(PutBatch):
         parts = dict(zip(schemas.DELETE_FILE.names, deletes.flatten().flatten(), strict=True))
         path = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(parts["file_path"])), 0)
         in_log = pc.and_(pc.is_null(path), pc.equal(parts["file_content"], "DELETION_VECTOR").fill_null(False))
-        self.require_each(deletes, pc.or_(path.fill_null(False), in_log), "delete_files", "has no file_path",
-                        "the path of a delete file; null for a deletion vector within the table's log")  # fmt: skip
+        self.require_each(
+            deletes,
+            pc.or_(path.fill_null(False), in_log),
+            "delete_files",
+            "has no file_path",
+            "the path of a delete file; null for a deletion vector within the table's log",
+        )
         known = pc.is_in(parts["file_content"], pa.array([*schemas.DELETE_CONTENTS, None], pa.string()))
-        self.require_each(deletes, known, "delete_files", "has an unknown file_content",
-                        " | ".join(schemas.DELETE_CONTENTS))  # fmt: skip
+        self.require_each(
+            deletes, known, "delete_files", "has an unknown file_content", " | ".join(schemas.DELETE_CONTENTS)
+        )
         for name in ("content_offset", "content_size"):
             holds = pc.greater_equal(parts[name], 0).fill_null(True)
             self.require_each(deletes, holds, "delete_files", f"has a negative {name}", "at least 0")

@@ -169,15 +169,26 @@ def _shown(value: object) -> str:
 
 def to_json(error: StatflightError) -> dict[str, Any]:
     """An error as JSON, for another process; see `from_json`."""
-    return {"status": error.status, "code": error.code, "message": error.message, "hint": error.hint,
-            "params": error.params, "retryable": error.retryable}  # fmt: skip
+    return {
+        "status": error.status,
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+        "params": error.params,
+        "retryable": error.retryable,
+    }
 
 
 def from_json(body: Mapping[str, Any]) -> StatflightError:
     """The error of a `to_json` document, as the class of its status."""
     leaves: list[type[StatflightError]] = [
-        InvalidArgument, NotFound, Unauthenticated, PermissionDenied, Unimplemented, UpstreamError,
-    ]  # fmt: skip
+        InvalidArgument,
+        NotFound,
+        Unauthenticated,
+        PermissionDenied,
+        Unimplemented,
+        UpstreamError,
+    ]
     leaf = next((leaf for leaf in leaves if leaf.status == body.get("status")), UpstreamError)
     error = leaf(str(body["message"]), code=body.get("code"), hint=body.get("hint", ""), params=body.get("params"))
     error.retryable = bool(body.get("retryable", leaf.retryable))
@@ -185,9 +196,16 @@ def from_json(body: Mapping[str, Any]) -> StatflightError:
 
 
 _BUGS: Final = (
-    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NotImplementedError, RecursionError,
-    TypeError, ValueError,
-)  # fmt: skip
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NotImplementedError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 """Exceptions that a retry would repeat: malformed data, unsupported types (also of Arrow), missing modules, bugs."""
 
 

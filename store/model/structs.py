@@ -19,9 +19,14 @@ from store.model.names import split_name
 T = TypeVar("T")
 _MAX: Final = 2**63 - 1
 _WORDS: Final[dict[Any, str]] = {
-    str: "text", int: "an integer", float: "a number", bool: "true | false", list: "a list", tuple: "a list",
+    str: "text",
+    int: "an integer",
+    float: "a number",
+    bool: "true | false",
+    list: "a list",
+    tuple: "a list",
     dict: "an object",
-}  # fmt: skip
+}
 
 
 class Struct(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -42,8 +47,9 @@ Table = Annotated[TableName, Meta(title="is not a full table name", description=
 SnapshotId = Annotated[int, Meta(ge=0, le=_MAX, title="is not a snapshot", description="an id")]
 _OR_CURRENT: Final = Meta(title="is not a snapshot", description='"current" or an id')
 Snapshot = Annotated[SnapshotId | Literal["current"], _OR_CURRENT]
-AnySnapshot = Annotated[SnapshotId | Literal["current", "all"], Meta(
-    title="is not a snapshot", description='"current", "all" or an id')]  # fmt: skip
+AnySnapshot = Annotated[
+    SnapshotId | Literal["current", "all"], Meta(title="is not a snapshot", description='"current", "all" or an id')
+]
 Count = Annotated[int, Meta(ge=0, le=_MAX, title="must be an integer ≥ 0", description="an integer ≥ 0")]
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]  # finite
 Options = Annotated[dict[str, str], Meta(description="an object of texts")]
@@ -146,8 +152,15 @@ def _refuse(value: Any, type_: Any, what: str, where: str) -> NoReturn:
         raise InvalidArgument(f"the {what} must be a JSON object", hint=f"it takes {names}")
     words = [str(word) for option in options for word in _words(option)]
     expected = meta.description or " | ".join(words) or _expected(options[0])
-    reason = meta.title or ("is missing" if value is None else "is empty" if value == "" and options[0] is str
-                            else "is unknown" if words else "has the wrong type")  # fmt: skip
+    reason = meta.title or (
+        "is missing"
+        if value is None
+        else "is empty"
+        if value == "" and options[0] is str
+        else "is unknown"
+        if words
+        else "has the wrong type"
+    )
     hint = nearest(value, words) if isinstance(value, str) else ""
     raise InvalidField(where, reason, expected=expected, actual=value, hint=hint)
 

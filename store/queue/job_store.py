@@ -25,9 +25,23 @@ ENDED: Final = ("SUCCEEDED", "FAILED", "CANCELLED")
 KEPT_DAYS: Final = 30  # retention of ended jobs and of decisions
 
 _COLUMNS: Final = (
-    "job_id", "state", "table_catalog", "table_schema", "table_name", "snapshot", "mode", "targets", "attempts",
-    "queued_at", "started_at", "finished_at", "progress", "degraded", "stats_processed", "message",
-)  # fmt: skip
+    "job_id",
+    "state",
+    "table_catalog",
+    "table_schema",
+    "table_name",
+    "snapshot",
+    "mode",
+    "targets",
+    "attempts",
+    "queued_at",
+    "started_at",
+    "finished_at",
+    "progress",
+    "degraded",
+    "stats_processed",
+    "message",
+)
 _CHOSEN: Final = "job_id IN (SELECT unnest(?::VARCHAR[]))"
 
 
@@ -119,10 +133,26 @@ class JobStore:
         state, not_before = ("WAITING", now + backoff(job.attempts)) if job.attempts else ("QUEUED", None)
         started_at = finished_at = message = None
         return (
-            job_id, state, job.table.table_key, *job.table.name, job.snapshot, "ASYNC", json.dumps(list(job.targets)),
-            json.dumps(job.request), digest, job.attempts, job.priority, now, started_at, finished_at, not_before, 0.0,
-            False, 0, message,
-        )  # fmt: skip
+            job_id,
+            state,
+            job.table.table_key,
+            *job.table.name,
+            job.snapshot,
+            "ASYNC",
+            json.dumps(list(job.targets)),
+            json.dumps(job.request),
+            digest,
+            job.attempts,
+            job.priority,
+            now,
+            started_at,
+            finished_at,
+            not_before,
+            0.0,
+            False,
+            0,
+            message,
+        )
 
     def take(self, most: int = 1, busy_tables: Iterable[int] = (), up_to: int | None = None) -> list[Job]:
         """Takes the next jobs that may run, one per table: RUNNING, in the order of the queue; none if none may run.
@@ -165,22 +195,41 @@ class JobStore:
             jobs = [self._job_of(*row) for at, row in enumerate(rows) if not at or not (row[0] or rows[0][0])]
             connection.execute(
                 "UPDATE jobs SET state = 'RUNNING', attempts = attempts + 1, message = NULL,"
-                f" started_at = coalesce(started_at, ?) WHERE {_CHOSEN}", [now, [job.id for job in jobs]],
-            )  # fmt: skip
+                f" started_at = coalesce(started_at, ?) WHERE {_CHOSEN}",
+                [now, [job.id for job in jobs]],
+            )
             return jobs
 
         return self.database.write(run)
 
     def _job_of(
-        self, attempts: int, job_id: str, table_key: int, snapshot: str, request: str, targets: str, priority: int,
-        queued_at: datetime, progress: float, started_at: datetime,
-    ) -> Job:  # fmt: skip
+        self,
+        attempts: int,
+        job_id: str,
+        table_key: int,
+        snapshot: str,
+        request: str,
+        targets: str,
+        priority: int,
+        queued_at: datetime,
+        progress: float,
+        started_at: datetime,
+    ) -> Job:
         loaded: Mapping[str, Any] = json.loads(request)
         return Job(
-            "job", table=self._table_of(table_key), correlation_id=str(loaded.get("correlation_id", "")),
-            snapshot=snapshot, targets=json.loads(targets), request=loaded, priority=priority, id=job_id,
-            attempts=attempts + 1, queued_at=queued_at, started_at=started_at, progress=progress,
-        )  # fmt: skip
+            "job",
+            table=self._table_of(table_key),
+            correlation_id=str(loaded.get("correlation_id", "")),
+            snapshot=snapshot,
+            targets=json.loads(targets),
+            request=loaded,
+            priority=priority,
+            id=job_id,
+            attempts=attempts + 1,
+            queued_at=queued_at,
+            started_at=started_at,
+            progress=progress,
+        )
 
     def give_back(self, job_ids: Sequence[str] | None = None, *, lost: bool) -> int:
         """Queues jobs again whose leases have ended, or ends them as CANCELLED if they were being cancelled.
@@ -233,9 +282,17 @@ class JobStore:
             connection.execute(
                 "UPDATE jobs SET state = ?, finished_at = ?, not_before = ?, progress = ?, degraded = ?,"
                 " stats_processed = ?, message = ? WHERE job_id = ?",
-                [state, None if not_before else now, not_before, progress,
-                 bool(end.captured and end.failed), end.stats_processed, end.message or None, end.job.id],
-            )  # fmt: skip
+                [
+                    state,
+                    None if not_before else now,
+                    not_before,
+                    progress,
+                    bool(end.captured and end.failed),
+                    end.stats_processed,
+                    end.message or None,
+                    end.job.id,
+                ],
+            )
 
     def cancel(self, job_id: str) -> dict[str, Any]:
         """Cancels a job: a waiting one at once, a running one through its worker; an ended one stays as it is.
@@ -280,10 +337,22 @@ class JobStore:
         """
         now = self.now()
         rows = [
-            [now, correlation_id, table.table_key, *table.name, d["snapshot_id"], d["target_kind"], d["storage_id"],
-             d["outcome"], d["engine_id"] or None, d["detail"] or None, d["elapsed_ms"]]
-            for table, correlation_id, decisions in decided for d in decisions
-        ]  # fmt: skip
+            [
+                now,
+                correlation_id,
+                table.table_key,
+                *table.name,
+                d["snapshot_id"],
+                d["target_kind"],
+                d["storage_id"],
+                d["outcome"],
+                d["engine_id"] or None,
+                d["detail"] or None,
+                d["elapsed_ms"],
+            ]
+            for table, correlation_id, decisions in decided
+            for d in decisions
+        ]
         insert_rows(connection, "capture_decisions", rows)
 
     def prune(self, days: int = KEPT_DAYS) -> None:

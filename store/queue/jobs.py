@@ -95,15 +95,30 @@ class Job:
         """The row of `sys.capture_jobs`, and its `table_key`."""
         names = (self.catalog, None, None) if self.table is None else self.table.name
         return {
-            "job_id": self.id, "table_key": self.table and self.table.table_key, "table_catalog": names[0],
-            "table_schema": names[1], "table_name": names[2], "snapshot": self.snapshot,
+            "job_id": self.id,
+            "table_key": self.table and self.table.table_key,
+            "table_catalog": names[0],
+            "table_schema": names[1],
+            "table_name": names[2],
+            "snapshot": self.snapshot,
             "mode": "ASYNC" if self.is_durable else "LOOK" if self.table is None else "SYNC",
-            "state": "CANCELLED" if self.is_discarded else "CANCELLING" if self.cancelled
-            else "RUNNING" if self.token else "QUEUED",
-            "targets": json.dumps(list(self.targets)), "attempts": self.attempts, "queued_at": self.queued_at,
-            "started_at": self.started_at, "finished_at": None, "progress": self.progress or 0.0, "degraded": False,
-            "stats_processed": 0, "message": self.message or None,
-        }  # fmt: skip
+            "state": "CANCELLED"
+            if self.is_discarded
+            else "CANCELLING"
+            if self.cancelled
+            else "RUNNING"
+            if self.token
+            else "QUEUED",
+            "targets": json.dumps(list(self.targets)),
+            "attempts": self.attempts,
+            "queued_at": self.queued_at,
+            "started_at": self.started_at,
+            "finished_at": None,
+            "progress": self.progress or 0.0,
+            "degraded": False,
+            "stats_processed": 0,
+            "message": self.message or None,
+        }
 
 
 def sync_job(table: TableEntry, payload: Mapping[str, Any], correlation_id: str = "", **more: Any) -> Job:

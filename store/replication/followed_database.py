@@ -36,9 +36,12 @@ class FollowedDatabase(Database):
         return connect(MEMORY)
 
     def submit(
-        self, function: Callable[[Connection], T], *, alone: bool = False,
+        self,
+        function: Callable[[Connection], T],
+        *,
+        alone: bool = False,
         is_cancelled: Callable[[], bool] | None = None,
-    ) -> Future[T]:  # fmt: skip
+    ) -> Future[T]:
         if self._is_followed and threading.get_ident() != self._promoting:
             self.refuse()
         return super().submit(function, alone=alone, is_cancelled=is_cancelled)

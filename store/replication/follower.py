@@ -64,9 +64,12 @@ class Follower(Role):
     tells = True
 
     def __init__(
-        self, database: FollowedDatabase, log: Log, interval: float,
+        self,
+        database: FollowedDatabase,
+        log: Log,
+        interval: float,
         take_over: Callable[[Follower, leases.Lease], Writer | None] | None = None,
-    ):  # fmt: skip
+    ):
         self.name = "FOLLOWER" if take_over is None else "STANDBY"
         self._database, self._log, self._interval, self._take_over = database, log, interval, take_over
         self._path = Path(database.path).resolve()
@@ -109,19 +112,30 @@ class Follower(Role):
     def row(self) -> dict[str, Any]:
         lease = self._lease
         return {
-            "role": self.name, "epoch": None if lease is None else lease.epoch, "generation": self.generation,
+            "role": self.name,
+            "epoch": None if lease is None else lease.epoch,
+            "generation": self.generation,
             "shipped_generation": None if lease is None else max(lease.generation, self.generation),
-            "lag_ms": self.lag_ms, "writer": self.writer or None, "url": self._log.place.url, "last_error": self._error,
-        }  # fmt: skip
+            "lag_ms": self.lag_ms,
+            "writer": self.writer or None,
+            "url": self._log.place.url,
+            "last_error": self._error,
+        }
 
     def check_writes(self) -> None:
-        raise ReadOnly(f"this server follows {self.writer or 'another one'} and takes no writes",
-                       hint="write there", params={"writer": self.writer})  # fmt: skip
+        raise ReadOnly(
+            f"this server follows {self.writer or 'another one'} and takes no writes",
+            hint="write there",
+            params={"writer": self.writer},
+        )
 
     def check_lag(self, max_lag_ms: int | None) -> None:
         if self._copy is None:
-            raise Lagging(f"nothing of the replica is here yet: {self._error or 'it is being fetched'}",
-                          hint="read at the writer, or try again", params={"lag_ms": self.lag_ms})  # fmt: skip
+            raise Lagging(
+                f"nothing of the replica is here yet: {self._error or 'it is being fetched'}",
+                hint="read at the writer, or try again",
+                params={"lag_ms": self.lag_ms},
+            )
         super().check_lag(max_lag_ms)
 
     def trouble(self) -> str:
@@ -173,8 +187,11 @@ class Follower(Role):
             except Exception as error:
                 self.failures += 1
                 if self._error is None:
-                    log.error("the replica cannot be followed, it is tried again: %s", error, exc_info=not isinstance(
-                        error, StatflightError | OSError))  # fmt: skip
+                    log.error(
+                        "the replica cannot be followed, it is tried again: %s",
+                        error,
+                        exc_info=not isinstance(error, StatflightError | OSError),
+                    )
                 self._error = _reason(error)
             self._looked.set()
             self._stop.wait(self._interval / 2)
@@ -325,15 +342,19 @@ class Follower(Role):
         except FileNotFoundError:
             if self._path.exists():
                 raise InvalidArgument(
-                    f'"{self._path}" is no copy of the replica "{self._log.place.url}"', code="REPLICA",
+                    f'"{self._path}" is no copy of the replica "{self._log.place.url}"',
+                    code="REPLICA",
                     hint="name a new --db, it is filled from the replica",
-                ) from None  # fmt: skip
+                ) from None
             return
         except ValueError:  # the machine ended while it was written: the copy is made again
             return
         if note["replica"] != self._identity:
-            raise InvalidArgument(f'"{self._path}" is a copy of another replica than "{self._log.place.url}"',
-                                  code="REPLICA", hint="name a new --db")  # fmt: skip
+            raise InvalidArgument(
+                f'"{self._path}" is a copy of another replica than "{self._log.place.url}"',
+                code="REPLICA",
+                hint="name a new --db",
+            )
         if "base" not in note:
             return
         base, last = self._log.base(Position(*note["base"])), Commit(*note["last"])

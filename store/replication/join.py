@@ -147,9 +147,15 @@ def _begun(
 ) -> Writer:
     """Begins an epoch after a generation, the greatest that is known."""
     return Writer(
-        database, log, keeper, generation + (GENERATION_GAP if generation else 1), follows,
-        interval=plan.interval, durable=plan.durable, keep=plan.keep,
-    )  # fmt: skip
+        database,
+        log,
+        keeper,
+        generation + (GENERATION_GAP if generation else 1),
+        follows,
+        interval=plan.interval,
+        durable=plan.durable,
+        keep=plan.keep,
+    )
 
 
 def take(plan: Plan, log: Log, holder: str, lease: leases.Lease | None) -> leases.Keeper:
@@ -185,9 +191,14 @@ def _recorded(database: Database) -> dict[str, Any]:
 
 def _record(database: Database, identity: str, holder: str, before: str | None) -> None:
     """Writes to the file whose it is, its holder of the lease, and the holder before."""
-    record = json.dumps({
-        "database": identity, "holder": holder, "before": before, "inode": Path(database.path).stat().st_ino,
-    })  # fmt: skip
+    record = json.dumps(
+        {
+            "database": identity,
+            "holder": holder,
+            "before": before,
+            "inode": Path(database.path).stat().st_ino,
+        }
+    )
 
     def run(connection: Connection) -> None:
         connection.execute("DELETE FROM settings WHERE name = ?", [REPLICA_SETTING])
@@ -199,6 +210,7 @@ def _record(database: Database, identity: str, holder: str, before: str | None) 
 def _not_this(log: Log, lease: leases.Lease | None, reason: str) -> InvalidArgument:
     writes = f"; {lease.writer} writes it" if lease is not None and not lease.released else ""
     return InvalidArgument(
-        f'replica "{log.place.url}": {reason}{writes}', code="REPLICA",
+        f'replica "{log.place.url}": {reason}{writes}',
+        code="REPLICA",
         hint="name another place, or take part with --standby or --follow and a new --db",
-    )  # fmt: skip
+    )

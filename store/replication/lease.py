@@ -97,8 +97,9 @@ class Keeper:
                 self._renew(generation, released)
 
     def _renew(self, generation: int, released: bool) -> None:
-        own = replace(self.lease, number=self.lease.number + 1, generation=generation, released=released,
-                      writer=self._writer)  # fmt: skip
+        own = replace(
+            self.lease, number=self.lease.number + 1, generation=generation, released=released, writer=self._writer
+        )
         taken = create(self._place, own, self._now)
         if taken is not None:
             self.lease, self._until = own, taken

@@ -94,10 +94,15 @@ class Base:
 
     def encode(self) -> bytes:
         """The object's bytes."""
-        return _sealed({
-            "generation": self.generation, "micros": self.micros, "size": self.size, "blocks": self.blocks,
-            "follows": self.follows,
-        })  # fmt: skip
+        return _sealed(
+            {
+                "generation": self.generation,
+                "micros": self.micros,
+                "size": self.size,
+                "blocks": self.blocks,
+                "follows": self.follows,
+            }
+        )
 
     @classmethod
     def decode(cls, position: Position, data: bytes) -> Base:

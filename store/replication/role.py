@@ -83,8 +83,11 @@ class Role:
             Lagging: The rows served are older.
         """
         if max_lag_ms is not None and (lag := self.lag_ms) > max_lag_ms:
-            raise Lagging(f"the rows here are {lag} ms old, and at most {max_lag_ms} ms are allowed",
-                          hint="read at the writer, or allow more", params={"lag_ms": lag})  # fmt: skip
+            raise Lagging(
+                f"the rows here are {lag} ms old, and at most {max_lag_ms} ms are allowed",
+                hint="read at the writer, or allow more",
+                params={"lag_ms": lag},
+            )
 
     def consistently(self, read: Callable[[], T], discard: Callable[[T], None]) -> tuple[T, int | None]:  # noqa: ARG002
         """Runs a read of which all parts see one generation.

@@ -68,9 +68,17 @@ class Writer(Role):
     name = "WRITER"
 
     def __init__(
-        self, database: Database, log: Log, keeper: leases.Keeper, generation: int, follows: Position | None, *,
-        interval: float, durable: bool, keep: float,
-    ):  # fmt: skip
+        self,
+        database: Database,
+        log: Log,
+        keeper: leases.Keeper,
+        generation: int,
+        follows: Position | None,
+        *,
+        interval: float,
+        durable: bool,
+        keep: float,
+    ):
         self._database, self._log, self._keeper = database, log, keeper
         self._identity = log.existing()
         self._path = Path(database.path).resolve()
@@ -122,15 +130,22 @@ class Writer(Role):
         successor = self._keeper.successor
         if successor is None:
             return ""
-        return (f'the server at {successor.writer} has taken over "{self._log.place.url}"; this file is no longer the'
-                " newest: start it with --standby and a new --db")  # fmt: skip
+        return (
+            f'the server at {successor.writer} has taken over "{self._log.place.url}"; this file is no longer the'
+            " newest: start it with --standby and a new --db"
+        )
 
     def row(self) -> dict[str, Any]:
         return {
-            "role": self.name, "epoch": self._keeper.lease.epoch, "generation": self._generation,
-            "shipped_generation": self._shipped, "lag_ms": 0, "writer": self._keeper.lease.writer,
-            "url": self._log.place.url, "last_error": self._error(),
-        }  # fmt: skip
+            "role": self.name,
+            "epoch": self._keeper.lease.epoch,
+            "generation": self._generation,
+            "shipped_generation": self._shipped,
+            "lag_ms": 0,
+            "writer": self._keeper.lease.writer,
+            "url": self._log.place.url,
+            "last_error": self._error(),
+        }
 
     def trouble(self) -> str:
         return self._error() or ""
@@ -160,8 +175,11 @@ class Writer(Role):
     def _refusal(self) -> StatflightError:
         if (successor := self._keeper.successor) is not None:
             return ReadOnly(f"the writer is now {successor.writer}", params={"writer": successor.writer})
-        return UpstreamError("the writer's lease has ended and cannot be renewed", code="NO_LEASE",
-                             hint=self._errors.get("lease", "it is tried again"))  # fmt: skip
+        return UpstreamError(
+            "the writer's lease has ended and cannot be renewed",
+            code="NO_LEASE",
+            hint=self._errors.get("lease", "it is tried again"),
+        )
 
     def _committed(self) -> None:
         """Notes the bytes of a commit. Must not raise: the commit has happened."""

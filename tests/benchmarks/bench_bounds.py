@@ -24,8 +24,14 @@ from store.model.predicates.tree import And, Leaf, Op
 
 pytestmark = pytest.mark.benchmark
 
-TYPES = {"INT": pa.int64(), "DOUBLE": pa.float64(), "DECIMAL(18,2)": pa.decimal128(18, 2), "DATE": pa.date32(),
-         "TIMESTAMPTZ": pa.timestamp("us", "UTC"), "STRING": pa.string()}  # fmt: skip
+TYPES = {
+    "INT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "DECIMAL(18,2)": pa.decimal128(18, 2),
+    "DATE": pa.date32(),
+    "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
+    "STRING": pa.string(),
+}
 SCHEMA = pa.schema({"logical_type": pa.string(), "min": pa.string(), "max": pa.string()})
 MOST_MS = {10_000: 10, 1_000_000: 150}
 ROUNDS = 7
@@ -76,8 +82,10 @@ def test_file_rows_are_pruned_by_texts_in_time(tmp_path: Path, name: str, rows: 
     x = low[rows // 2].as_py()
     key = sort_keys(name, low.slice(rows // 2, 1))[0].as_py()
     node = And((Leaf("min", Op.LTE, (x,)), Leaf("max", Op.GTE, (x,))))
-    where = {"texts": to_sql(node, SCHEMA, lambda column: f'"{column}"'),
-             "keys": ("min_key <= ?::BLOB AND max_key >= ?::BLOB", [key, key])}  # fmt: skip
+    where = {
+        "texts": to_sql(node, SCHEMA, lambda column: f'"{column}"'),
+        "keys": ("min_key <= ?::BLOB AND max_key >= ?::BLOB", [key, key]),
+    }
     queries, written, sizes, kept = {}, {}, {}, {}
     for side, table in sides.items():
         connection = duckdb.connect(str(tmp_path / f"{side}.duckdb"))

@@ -42,12 +42,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatflightServe
     """A server in this process, so that its queries can be observed."""
     runtime.hush_tracebacks()
     app = App(Settings(db=tmp_path_factory.mktemp("cancel") / "s.duckdb", cache_bytes=0))
-    rows = pa.table({
-        "table_catalog": pa.repeat("lake", ROWS), "table_schema": pa.repeat("s", ROWS),
-        "table_name": pa.repeat("t", ROWS), "snapshot_id": pa.repeat(1, ROWS), "column_id": pa.repeat(1, ROWS),
-        "file_path": [f"part-{number:08d}.parquet" for number in range(ROWS)],
-        "row_count": [number % 7 for number in range(ROWS)],
-    })  # fmt: skip
+    rows = pa.table(
+        {
+            "table_catalog": pa.repeat("lake", ROWS),
+            "table_schema": pa.repeat("s", ROWS),
+            "table_name": pa.repeat("t", ROWS),
+            "snapshot_id": pa.repeat(1, ROWS),
+            "column_id": pa.repeat(1, ROWS),
+            "file_path": [f"part-{number:08d}.parquet" for number in range(ROWS)],
+            "row_count": [number % 7 for number in range(ROWS)],
+        }
+    )
     app.store.put([Put("stats.file_columns", validation.prepare(FLIGHTS["stats.file_columns"], rows))])
     server = StatflightServer(app, Authenticator(is_open=True), "grpc://127.0.0.1:0")
     yield server

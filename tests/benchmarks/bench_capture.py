@@ -138,14 +138,19 @@ def test_all_statistics_of_lineitem(engine, tmp_path, capsys):
     session.sql(f"CREATE TABLE bench_lineitem USING parquet LOCATION '{tmp_path / 'lineitem'}'")
     connection = duckdb.connect(config={"threads": 2})
     with ProcessPoolExecutor(2) as pool:
-        medians = interleaved({
-            "capture": lambda: capture(engine, table, "spark"),
-            "ANALYZE": lambda: session.sql("ANALYZE TABLE bench_lineitem COMPUTE STATISTICS FOR ALL COLUMNS").collect(),
-            "SUMMARIZE": lambda: connection.execute(
-                f"SUMMARIZE FROM read_parquet('{tmp_path}/lineitem/*.parquet')"
-            ).fetchall(),
-            "decode": lambda: list(pool.map(decode, files)),
-        }, warmups=5)  # fmt: skip
+        medians = interleaved(
+            {
+                "capture": lambda: capture(engine, table, "spark"),
+                "ANALYZE": lambda: session.sql(
+                    "ANALYZE TABLE bench_lineitem COMPUTE STATISTICS FOR ALL COLUMNS"
+                ).collect(),
+                "SUMMARIZE": lambda: connection.execute(
+                    f"SUMMARIZE FROM read_parquet('{tmp_path}/lineitem/*.parquet')"
+                ).fetchall(),
+                "decode": lambda: list(pool.map(decode, files)),
+            },
+            warmups=5,
+        )
     session.sql("DROP TABLE bench_lineitem")
     ratios = {f"{name} / capture": medians[name] / medians["capture"] for name in ("ANALYZE", "SUMMARIZE")}
     ratios["capture / decode"] = medians["capture"] / medians["decode"]
@@ -190,15 +195,23 @@ def test_against_analyze(engine, tmp_path, capsys, make):
     engine.spark.ensure()
     session = engine.spark._session
     session.sql(f"CREATE TABLE bench_other USING parquet LOCATION '{tmp_path / make.__name__}'")
-    medians = interleaved({
-        "capture": lambda: capture(engine, table, "spark"),
-        "ANALYZE": lambda: session.sql("ANALYZE TABLE bench_other COMPUTE STATISTICS FOR ALL COLUMNS").collect(),
-    }, warmups=5)  # fmt: skip
+    medians = interleaved(
+        {
+            "capture": lambda: capture(engine, table, "spark"),
+            "ANALYZE": lambda: session.sql("ANALYZE TABLE bench_other COMPUTE STATISTICS FOR ALL COLUMNS").collect(),
+        },
+        warmups=5,
+    )
     session.sql("DROP TABLE bench_other")
-    report(capsys, make.__doc__, {
-        "ANALYZE / capture": medians["ANALYZE"] / medians["capture"], "capture s": medians["capture"],
-        "peak MB of a worker": worker_peak_mb(),
-    })  # fmt: skip
+    report(
+        capsys,
+        make.__doc__,
+        {
+            "ANALYZE / capture": medians["ANALYZE"] / medians["capture"],
+            "capture s": medians["capture"],
+            "peak MB of a worker": worker_peak_mb(),
+        },
+    )
 
 
 def test_small_table(engine, tmp_path, capsys):
@@ -220,10 +233,12 @@ def test_wide_table(engine, tmp_path, capsys):
     table = handle(tmp_path, "wide")
     engine.inline_max_cells = 10**9
     files = sorted((tmp_path / "wide").glob("*.parquet"))
-    medians = interleaved({
-        "capture": lambda: capture(engine, table, "inline"),
-        "decode": lambda: [decode(file) for file in files],
-    })  # fmt: skip
+    medians = interleaved(
+        {
+            "capture": lambda: capture(engine, table, "inline"),
+            "decode": lambda: [decode(file) for file in files],
+        }
+    )
     report(capsys, "200 columns, one process", {"capture / decode": medians["capture"] / medians["decode"]})
 
 
@@ -246,13 +261,20 @@ def test_one_added_file(engine, tmp_path, capsys):
         sink.stored = before.stored
         assert capture(engine, handle(tmp_path, "lineitem", lake), "inline", sink)["files_reused"] == 100
 
-    medians = interleaved({
-        "added": incremental,
-        "alone": lambda: capture(engine, handle(tmp_path, "one", lake), "inline", KeepingSink()),
-    })  # fmt: skip
+    medians = interleaved(
+        {
+            "added": incremental,
+            "alone": lambda: capture(engine, handle(tmp_path, "one", lake), "inline", KeepingSink()),
+        }
+    )
     allowed = 1.5 * medians["alone"] + 0.1
-    report(capsys, "one file more than a hundred", {
-        "added / alone": medians["added"] / medians["alone"], "added / allowed": medians["added"] / allowed,
-    })  # fmt: skip
+    report(
+        capsys,
+        "one file more than a hundred",
+        {
+            "added / alone": medians["added"] / medians["alone"],
+            "added / allowed": medians["added"] / allowed,
+        },
+    )
     if SCALE == "1":
         assert medians["added"] <= allowed

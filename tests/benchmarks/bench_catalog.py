@@ -49,13 +49,15 @@ NAMES = ("table_name", "column_name", "ndv")
 READS: dict[str, tuple[dict[str, Any], str]] = {
     "ndv > 980, 3 columns": (
         {"columns": NAMES, "predicates": [{"column": "ndv", "op": "GT", "values": [980]}]},
-        "SELECT table_name, column_name, ndv FROM plain WHERE ndv > 980"),
+        "SELECT table_name, column_name, ndv FROM plain WHERE ndv > 980",
+    ),
     "one column of all tables": (
         {"columns": (*NAMES, "row_count"), "predicates": [{"column": "column_name", "op": "EQ", "values": ["c3"]}]},
-        "SELECT table_name, column_name, ndv, row_count FROM plain WHERE column_name = 'c3'"),
+        "SELECT table_name, column_name, ndv, row_count FROM plain WHERE column_name = 'c3'",
+    ),
     "3 columns of all rows": ({"columns": NAMES}, "SELECT table_name, column_name, ndv FROM plain"),
     "limit 10": ({"limit": 10}, "SELECT * FROM plain LIMIT 10"),
-}  # fmt: skip
+}
 
 
 def rows(snapshot: int, tables: int = TABLES, columns: int = COLUMNS, first: int = 0, shift: int = 0) -> pa.Table:
@@ -68,16 +70,32 @@ def rows(snapshot: int, tables: int = TABLES, columns: int = COLUMNS, first: int
     def named(prefix: str, numbers: np.ndarray) -> pa.Array:
         return pc.binary_join_element_wise(prefix, pa.array(numbers).cast(pa.string()), "")
 
-    return validation.prepare(FLIGHTS["stats.columns"], pa.table({
-        "table_catalog": same("lake"), "table_schema": named("schema_", table // 100),
-        "table_name": named("table_", table), "snapshot_id": same(snapshot, pa.int64()), "column_id": column + 1,
-        "column_name": named("c", column), "logical_type": same("INT"), "row_count": same(1000, pa.int64()),
-        "null_count": (column % 7).astype("i8"), "ndv": (table * 50 + column) * 7919 % 991 * 0.993,
-        "min": pa.array(table + shift).cast(pa.string()), "max": pa.array(table + 10**6).cast(pa.string()),
-        "min_is_exact": same(True), "max_is_exact": same(True), "avg_width_bytes": same(8.0),
-        "producer": same("ENGINE_COMPUTED"), "completeness": same("COMPLETE"), "engine_id": same("local"),
-        "schema_hash": named("hash-", table),
-    }))  # fmt: skip
+    return validation.prepare(
+        FLIGHTS["stats.columns"],
+        pa.table(
+            {
+                "table_catalog": same("lake"),
+                "table_schema": named("schema_", table // 100),
+                "table_name": named("table_", table),
+                "snapshot_id": same(snapshot, pa.int64()),
+                "column_id": column + 1,
+                "column_name": named("c", column),
+                "logical_type": same("INT"),
+                "row_count": same(1000, pa.int64()),
+                "null_count": (column % 7).astype("i8"),
+                "ndv": (table * 50 + column) * 7919 % 991 * 0.993,
+                "min": pa.array(table + shift).cast(pa.string()),
+                "max": pa.array(table + 10**6).cast(pa.string()),
+                "min_is_exact": same(True),
+                "max_is_exact": same(True),
+                "avg_width_bytes": same(8.0),
+                "producer": same("ENGINE_COMPUTED"),
+                "completeness": same("COMPLETE"),
+                "engine_id": same("local"),
+                "schema_hash": named("hash-", table),
+            }
+        ),
+    )
 
 
 def timed(function: Callable[[], Any]) -> float:
@@ -133,14 +151,30 @@ def test_new_snapshot_of_a_wide_table(tmp_path: Path) -> None:
     columns = [[f"c{at}", "INT", True, at + 1] for at in range(WIDE)]
 
     def inspect(name: str, snapshot: int) -> None:
-        snapshots = [{"snapshot_id": snapshot, "ordinal": snapshot, "parent_snapshot_id": None, "operation": "append",
-                      "sequence_number": None, "committed_at": None, "schema_hash": "hash-0"}]  # fmt: skip
+        snapshots = [
+            {
+                "snapshot_id": snapshot,
+                "ordinal": snapshot,
+                "parent_snapshot_id": None,
+                "operation": "append",
+                "sequence_number": None,
+                "committed_at": None,
+                "schema_hash": "hash-0",
+            }
+        ]
         found = {
-            "schema": "schema_0", "name": name, "table_id": name, "location": "l", "schema_hash": "hash-0",
-            "schemas": {"hash-0": columns}, "current_snapshot_id": snapshot, "snapshots": snapshots,
-            "live_snapshot_ids": [*range(1, snapshot + 1)], "identities": [[snapshot, f"i{snapshot}"]],
+            "schema": "schema_0",
+            "name": name,
+            "table_id": name,
+            "location": "l",
+            "schema_hash": "hash-0",
+            "schemas": {"hash-0": columns},
+            "current_snapshot_id": snapshot,
+            "snapshots": snapshots,
+            "live_snapshot_ids": [*range(1, snapshot + 1)],
+            "identities": [[snapshot, f"i{snapshot}"]],
             "metadata_location": f"m{snapshot}",
-        }  # fmt: skip
+        }
         app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
 
     def stored() -> list[tuple[Any, ...]]:
@@ -165,13 +199,31 @@ def test_new_snapshot_of_a_wide_table(tmp_path: Path) -> None:
 def inspect(app: App, lake: str, snapshot: int, live: list[int], tables: int = FEW_TABLES) -> None:
     """Stores an inspection of a lake that finds a new snapshot of every table."""
     columns = [[f"c{at}", "BIGINT", True, at + 1] for at in range(COLUMNS)]
-    found = [{
-        "schema": "schema_0", "name": f"table_{number}", "table_id": f"{lake}-{number}", "location": "l",
-        "schema_hash": "h", "schemas": {"h": columns}, "current_snapshot_id": snapshot,
-        "identities": [[snapshot, f"i{snapshot}"]], "live_snapshot_ids": live, "snapshots": [
-            {"snapshot_id": snapshot, "ordinal": snapshot, "parent_snapshot_id": None, "operation": "append",
-             "sequence_number": None, "committed_at": None, "schema_hash": "h"}],
-    } for number in range(tables)]  # fmt: skip
+    found = [
+        {
+            "schema": "schema_0",
+            "name": f"table_{number}",
+            "table_id": f"{lake}-{number}",
+            "location": "l",
+            "schema_hash": "h",
+            "schemas": {"h": columns},
+            "current_snapshot_id": snapshot,
+            "identities": [[snapshot, f"i{snapshot}"]],
+            "live_snapshot_ids": live,
+            "snapshots": [
+                {
+                    "snapshot_id": snapshot,
+                    "ordinal": snapshot,
+                    "parent_snapshot_id": None,
+                    "operation": "append",
+                    "sequence_number": None,
+                    "committed_at": None,
+                    "schema_hash": "h",
+                }
+            ],
+        }
+        for number in range(tables)
+    ]
     present = {("schema_0", item["name"]) for item in found}
     app.database.write(lambda c: Discovery(app.catalog).store(c, lake, "delta", found, present, full=False))
     stored = [table.current_snapshot_id for table in app.catalog.tables() if table.table_catalog == lake]
@@ -207,11 +259,19 @@ def test_expiry_of_all_tables(tmp_path: Path) -> None:
             name = f"lake{lake}of{tables}"
             for snapshot in (1, 2):
                 inspect(app, name, snapshot, list(range(1, snapshot + 1)), tables)
-                files = pa.Table.from_pylist([
-                    {"table_catalog": name, "table_schema": "schema_0", "table_name": f"table_{number}",
-                     "snapshot_id": snapshot, "file_path": f"{snapshot + at}.parquet"}
-                    for number in range(tables) for at in range(3)
-                ])  # fmt: skip
+                files = pa.Table.from_pylist(
+                    [
+                        {
+                            "table_catalog": name,
+                            "table_schema": "schema_0",
+                            "table_name": f"table_{number}",
+                            "snapshot_id": snapshot,
+                            "file_path": f"{snapshot + at}.parquet",
+                        }
+                        for number in range(tables)
+                        for at in range(3)
+                    ]
+                )
                 app.store.put([Put("stats.files", validation.prepare(FLIGHTS["stats.files"], files))])
             inspect(app, name, 3, [2, 3], tables)
             of_lake = [table for table in app.catalog.tables() if table.table_catalog == name]
@@ -285,10 +345,12 @@ def test_puts(tmp_path: Path) -> None:
     app = App(Settings(db=tmp_path / "s.duckdb"))
     first = rows(1)
     steps: list[tuple[str, pa.Table, PutMode]] = [
-        ("250,000 rows of 5,000 new tables", first, PutMode.CREATE), ("the same again", first, PutMode.CREATE),
-        ("upsert of other content", rows(1, shift=1), PutMode.UPSERT), ("a new snapshot", rows(2), PutMode.CREATE),
+        ("250,000 rows of 5,000 new tables", first, PutMode.CREATE),
+        ("the same again", first, PutMode.CREATE),
+        ("upsert of other content", rows(1, shift=1), PutMode.UPSERT),
+        ("a new snapshot", rows(2), PutMode.CREATE),
         ("5,000 rows, one a table", rows(1, columns=1, first=TABLES), PutMode.CREATE),
-    ]  # fmt: skip
+    ]
     print()
     for name, table, mode in steps:
         print(f"{name}: {timed(lambda: app.store.put([Put('stats.columns', table, mode)])):.2f} s")  # noqa: B023

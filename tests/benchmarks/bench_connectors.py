@@ -84,8 +84,11 @@ measured(lambda: sum(1 for f in Path(sys.argv[2], "t").iterdir() if pyarrow.parq
 def run(code, format, uri):
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _MEASURE + code, format, uri],
-        stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
     return json.loads(done.stdout)
 
 

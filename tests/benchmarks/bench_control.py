@@ -66,9 +66,7 @@ def connected() -> Iterator[tuple[str, Client, Path]]:
             for number in range(99):
                 part = files / f"part-{number}.parquet"
                 pq.write_table(rows, part)
-                adds.append(
-                    AddAction(part.name, part.stat().st_size, {}, int(time.time() * 1000), True, stats)
-                )  # fmt: skip
+                adds.append(AddAction(part.name, part.stat().st_size, {}, int(time.time() * 1000), True, stats))
             DeltaTable(files).create_write_transaction(adds, "append", DeltaTable(files).schema(), [])
         with serving(Path(home), "--workers", 1) as server, server.connect() as client:
             client.act("register_connector", {"catalog": "lake", "format": "delta", "uri": str(lake)})
@@ -107,8 +105,10 @@ def bench(uri: str, client: Client, lake: Path) -> dict[str, float]:
     show(f"cold SYNC resolve       {half:8.2f} ms   {half / 250:.2f} × 250 ms (100 files; max {max(cold):.0f})")
 
     wide = "lake.default.wide"
-    requests = [{"table": wide, "target": {"kind": "COLUMN", "column_id": i}, "kinds": ["NULL_COUNT"]}
-            for i in range(1, TARGETS + 1)]  # fmt: skip
+    requests = [
+        {"table": wide, "target": {"kind": "COLUMN", "column_id": i}, "kinds": ["NULL_COUNT"]}
+        for i in range(1, TARGETS + 1)
+    ]
     client.timeout = 120.0  # the log has statistics of 32 columns, the others are scanned
     assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
     one = p50(lambda: client.act("resolve", {"requests": requests}), 5)
@@ -168,8 +168,10 @@ def drain(root: Path, tables: int, workers: int) -> None:
         drained = timed(wait)
         assert set(client.read({"table": "sys.capture_jobs"})["state"].to_pylist()) == {"SUCCEEDED"}
         cpu = (cpu_ms(server_pid) - before) / tables
-        show(f"{tables} jobs, {workers} workers: queued in {queued:.1f} s, drained in {drained:.1f} s, which is"
-            f" {drained * 1000 / tables:.1f} ms a job; CPU of the server {cpu:.1f} ms a job")  # fmt: skip
+        show(
+            f"{tables} jobs, {workers} workers: queued in {queued:.1f} s, drained in {drained:.1f} s, which is"
+            f" {drained * 1000 / tables:.1f} ms a job; CPU of the server {cpu:.1f} ms a job"
+        )
 
 
 def timed(action: Callable[[], object]) -> float:

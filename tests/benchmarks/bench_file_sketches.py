@@ -92,8 +92,11 @@ def test_disk_is_a_tenth_of_the_data_and_incremental_captures_are_as_precise(tmp
     shares: dict[FileSketches, float] = {}
     lake = open_connector(ConnectorConfig("lake", "parquet", str(events.parent)))
     tenth = FILES // 10
-    for step, added in (("all files", range(FILES)), ("a tenth added", range(FILES, FILES + tenth)),
-                        ("a tenth removed", range(0))):  # fmt: skip
+    for step, added in (
+        ("all files", range(FILES)),
+        ("a tenth added", range(FILES, FILES + tenth)),
+        ("a tenth removed", range(0)),
+    ):
         for number in added:
             write(events, number)
         if not added:

@@ -101,9 +101,15 @@ SHAPES: dict[str, tuple[Callable[[int], str], float, int]] = {  # statement by n
     "point": (lambda n: f"SELECT * FROM {{c}} WHERE {where(n)} AND column_id = {n % 50 + 1}", 0.8, 1),
     "1000 rows": (lambda _: f"SELECT * FROM {{c}} WHERE table_name = '{name_of(TABLES - 1)[2]}'", 0.8, 2),
     "filter": (lambda n: f"SELECT table_name, column_name, ndv FROM {{c}} WHERE ndv > {890_000 + n}", 0.7, 2),
-    "aggregate": (lambda n: f"SELECT table_name, count(*) AS n, max(ndv) AS m FROM {{f}} WHERE row_count > {n} GROUP BY table_name", 0.6, 10),
+    "aggregate": (
+        lambda n: (
+            f"SELECT table_name, count(*) AS n, max(ndv) AS m FROM {{f}} WHERE row_count > {n} GROUP BY table_name"
+        ),
+        0.6,
+        10,
+    ),
     "stream": (lambda _: "SELECT * FROM {f}", 1.1, 40),
-}  # fmt: skip
+}
 
 
 @pytest.mark.skipif(ROAPI is None, reason="roapi is not installed")
@@ -195,10 +201,16 @@ def test_duckdb_over_a_dataset(served: str, monkeypatch: pytest.MonkeyPatch) -> 
 def resident_bytes(uri: str) -> int:
     """Resident memory in bytes of the server that listens at a port."""
     port = int(uri.rpartition(":")[2])
-    inodes = {line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
-              if line.split()[3] == "0A" and int(line.split()[1].partition(":")[2], 16) == port}  # fmt: skip
-    inodes |= {line.split()[9] for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]
-               if line.split()[3] == "0A" and int(line.split()[1].partition(":")[2], 16) == port}  # fmt: skip
+    inodes = {
+        line.split()[9]
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+        if line.split()[3] == "0A" and int(line.split()[1].partition(":")[2], 16) == port
+    }
+    inodes |= {
+        line.split()[9]
+        for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]
+        if line.split()[3] == "0A" and int(line.split()[1].partition(":")[2], 16) == port
+    }
     for process in Path("/proc").glob("[0-9]*"):
         try:
             links = {link.readlink().name for link in (process / "fd").iterdir()}

@@ -21,9 +21,12 @@ SERIES, DAYS, FROM = 500, 100, 21
 START = datetime(2026, 1, 5, 6, tzinfo=UTC)
 FAULT_EVERY = 40.0  # days, on average
 KINDS = {
-    "rows added": COUNT, "rows": COUNT, "null_fraction": share(0.002), "distinct_fraction": share(0.02),
+    "rows added": COUNT,
+    "rows": COUNT,
+    "null_fraction": share(0.002),
+    "distinct_fraction": share(0.02),
     "mean": plain(10.0),
-}  # fmt: skip
+}
 
 
 def made(kind: str, random: np.random.Generator) -> tuple[list[float], set[int], set[int]]:
@@ -71,10 +74,14 @@ def test_faults_are_found_and_alarms_are_true():
     told = [0] * SERIES  # alarms of a step
     for day in range(FROM, DAYS):
         judged = [
-            (kind, day in faults, any(0 <= day - step < 7 for step in steps),
-             newest(values[: day + 1], times[: day + 1], KINDS[kind]))
+            (
+                kind,
+                day in faults,
+                any(0 <= day - step < 7 for step in steps),
+                newest(values[: day + 1], times[: day + 1], KINDS[kind]),
+            )
             for kind, values, faults, steps in series
-        ]  # fmt: skip
+        ]
         believed = most_are_false([one.probability for *_, one in judged if one is not None])
         for place, (kind, is_fault, is_step, one) in enumerate(judged):
             alarm = one is not None and one.strange and one.probability <= believed

@@ -19,8 +19,16 @@ pytestmark = pytest.mark.benchmark
 
 TABLES, ROUNDS = 50_000, 15
 WIDE = "/table?name=lake.s.wide"
-PAGES = ("/", "/?sort=rows&desc=1", "/?q=0042", "/?in=lake.s7&page=2", "/index.json", "/table?name=lake.s7.table_00007",
-         WIDE, "/column?table=lake.s.wide&name=c7")  # fmt: skip
+PAGES = (
+    "/",
+    "/?sort=rows&desc=1",
+    "/?q=0042",
+    "/?in=lake.s7&page=2",
+    "/index.json",
+    "/table?name=lake.s7.table_00007",
+    WIDE,
+    "/column?table=lake.s.wide&name=c7",
+)
 FIRST_MS, OTHER_MS, WIDE_MS, MAX_BYTES = 100, 150, 300, 200_000
 
 

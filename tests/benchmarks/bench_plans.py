@@ -58,10 +58,15 @@ INLINE = {"STATFLIGHT_ENGINE": "local"}  # the worker starts no second JVM
 
 @pytest.fixture(scope="module")
 def spark():
-    holder = Spark("local[*]", settings={
-        "spark.sql.cbo.enabled": "true", "spark.sql.cbo.planStats.enabled": "true",
-        "spark.sql.cbo.joinReorder.enabled": "true", "spark.driver.memory": "4g",
-    })  # fmt: skip
+    holder = Spark(
+        "local[*]",
+        settings={
+            "spark.sql.cbo.enabled": "true",
+            "spark.sql.cbo.planStats.enabled": "true",
+            "spark.sql.cbo.joinReorder.enabled": "true",
+            "spark.driver.memory": "4g",
+        },
+    )
     with holder.held() as session:
         yield session
     holder.stop()
@@ -103,9 +108,11 @@ def test_times_of_analyze(spark, tpch, tmp_path):
         home = tmp_path / str(histograms)
         captured, published = capture_and_publish(spark, home, lake_of(tpch), TABLES, histograms=histograms)
         analyzed, ours = analyze(session, tpch, TABLES, histograms), captured + published
-        print(f"{'with' if histograms else 'without'} histograms: capture {captured} + publish {published}; Spark's"
-              f" ANALYZE {analyzed}: {analyzed.wall / ours.wall:.1f} times as long"
-              f" (processors: {analyzed.cpu / ours.cpu:.1f})")  # fmt: skip
+        print(
+            f"{'with' if histograms else 'without'} histograms: capture {captured} + publish {published}; Spark's"
+            f" ANALYZE {analyzed}: {analyzed.wall / ours.wall:.1f} times as long"
+            f" (processors: {analyzed.cpu / ours.cpu:.1f})"
+        )
 
 
 def test_tpch(spark, directory, tpch):
@@ -156,9 +163,12 @@ def test_filters_on_skewed_keys(spark, tmp_path):
         pq.write_table(table, lake / name / "part.parquet")
     joined = "SELECT count(*) FROM fact JOIN dim ON k = id JOIN tag ON k = tag_id WHERE"
     queries = {
-        1: f"{joined} k = 1", 2: f"{joined} k > 50", 3: f"{joined} k BETWEEN 2 AND 4 AND grp < 10",
-        4: f"{joined} day < 30 AND label = 't7'", 5: f"{joined} k < 3 AND v < 100",
-    }  # fmt: skip
+        1: f"{joined} k = 1",
+        2: f"{joined} k > 50",
+        3: f"{joined} k BETWEEN 2 AND 4 AND grp < 10",
+        4: f"{joined} day < 30 AND label = 't7'",
+        5: f"{joined} k < 3 AND v < 100",
+    }
     statistics_by_side = statistics_of_sides(spark, tmp_path, lake, tables, histograms=True)
     report("Filters on Zipf keys", measure_all(spark(), tables, statistics_by_side, queries, tmp_path / "zipf.json"))
 
@@ -221,9 +231,14 @@ def lake_of(directory: Path, format: str = "parquet") -> ConnectorConfig:
 
 
 def capture_and_publish(
-    spark: Any, tmp_path: Path, lake: ConnectorConfig, tables: Any, home: str = "spark", histograms: bool = True,
+    spark: Any,
+    tmp_path: Path,
+    lake: ConnectorConfig,
+    tables: Any,
+    home: str = "spark",
+    histograms: bool = True,
     options: dict[str, str] | None = None,
-) -> tuple[Seconds, Seconds]:  # fmt: skip
+) -> tuple[Seconds, Seconds]:
     """Times of the capture and of the publications of all tables. The options are those of the home."""
     publisher = HOMES.load(home)
     kinds = {} if histograms else {"kinds": ["ROW_COUNT", "NULL_COUNT", "NDV", "MIN_MAX", "WIDTH"]}  # those of ANALYZE
@@ -266,7 +281,7 @@ def analyze(session: Any, lake: Path, tables: Any, histograms: bool) -> Seconds:
 
 def measure_all(
     session: Any, tables: Any, statistics_by_side: dict[str, list[Any]], queries: dict[int, str], results: Path
-) -> dict[int, dict[str, Any]]:  # fmt: skip
+) -> dict[int, dict[str, Any]]:
     """Measures each query with the statistics of each side.
 
     Returns:
@@ -350,8 +365,10 @@ def estimated_rows(plan: Any) -> int:
 
 def report(title: str, found: dict[int, dict[str, Any]]) -> None:
     """Prints the table that PLANS.md has, and a summary."""
-    print(f"\n{title}: processor time, the least of {RUNS} runs\n\n| query | without | published | ANALYZE | less by "
-          "| plan | joins off by, without | published | ANALYZE |\n|" + "---|" * 9)  # fmt: skip
+    print(
+        f"\n{title}: processor time, the least of {RUNS} runs\n\n| query | without | published | ANALYZE | less by "
+        "| plan | joins off by, without | published | ANALYZE |\n|" + "---|" * 9
+    )
     best = {n: {s: {w: min(runs[s][w]) for w in ("cpu", "seconds")} for s in SIDES} for n, runs in found.items()}
     changed = {n for n, runs in found.items() if runs["without"]["plan"] != runs["published"]["plan"]}
     for number, runs in found.items():
@@ -364,10 +381,12 @@ def report(title: str, found: dict[int, dict[str, Any]]) -> None:
     for unit in ("cpu", "seconds"):
         gains = {n: sides["without"][unit] / sides["published"][unit] for n, sides in best.items()}
         of_changed = [gains[n] for n in changed] or [1.0]
-        print(f"{unit}: {sum(sides['without'][unit] for sides in best.values()):.1f} without, "
-              f"{sum(sides['published'][unit] for sides in best.values()):.1f} with; less by (geometric mean) "
-              f"{statistics.geometric_mean(gains.values()):.2f}, of the {len(changed)} queries whose plan changed "
-              f"{statistics.geometric_mean(of_changed):.2f}")  # fmt: skip
+        print(
+            f"{unit}: {sum(sides['without'][unit] for sides in best.values()):.1f} without, "
+            f"{sum(sides['published'][unit] for sides in best.values()):.1f} with; less by (geometric mean) "
+            f"{statistics.geometric_mean(gains.values()):.2f}, of the {len(changed)} queries whose plan changed "
+            f"{statistics.geometric_mean(of_changed):.2f}"
+        )
     for kind in ("joins", "filters"):
         for side in SIDES:
             if errors := list(itertools.chain.from_iterable(runs[side][kind] for runs in found.values())):

@@ -64,8 +64,12 @@ print(count, flush=True)
 def test_beside_an_appending_writer(home, tmp_path, monkeypatch):
     contract = contract_of(home)
     contract.build(tmp_path)
-    writer = subprocess.Popen([sys.executable, "-c", _APPENDING, home, str(tmp_path)], stdout=subprocess.PIPE,
-                              text=True, cwd=Path(__file__).parents[2])  # fmt: skip
+    writer = subprocess.Popen(
+        [sys.executable, "-c", _APPENDING, home, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
     assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
     table, done, stale, lost, times = reopened(home, tmp_path), 0, 0, 0, []
     for _ in range(PUBLICATIONS):

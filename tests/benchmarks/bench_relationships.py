@@ -23,12 +23,24 @@ from tests.flight_server.serving import app_in, command, read
 pytestmark = pytest.mark.benchmark
 
 KEYS = {
-    "date_sk": "date_dim", "time_sk": "time_dim", "item_sk": "item", "customer_sk": "customer",
-    "cdemo_sk": "customer_demographics", "hdemo_sk": "household_demographics", "addr_sk": "customer_address",
-    "store_sk": "store", "promo_sk": "promotion", "warehouse_sk": "warehouse", "ship_mode_sk": "ship_mode",
-    "reason_sk": "reason", "call_center_sk": "call_center", "catalog_page_sk": "catalog_page",
-    "web_page_sk": "web_page", "web_site_sk": "web_site", "income_band_sk": "income_band",
-}  # fmt: skip
+    "date_sk": "date_dim",
+    "time_sk": "time_dim",
+    "item_sk": "item",
+    "customer_sk": "customer",
+    "cdemo_sk": "customer_demographics",
+    "hdemo_sk": "household_demographics",
+    "addr_sk": "customer_address",
+    "store_sk": "store",
+    "promo_sk": "promotion",
+    "warehouse_sk": "warehouse",
+    "ship_mode_sk": "ship_mode",
+    "reason_sk": "reason",
+    "call_center_sk": "call_center",
+    "catalog_page_sk": "catalog_page",
+    "web_page_sk": "web_page",
+    "web_site_sk": "web_site",
+    "income_band_sk": "income_band",
+}
 """End of a column's name → the table whose first column it refers to, as the specification has it."""
 
 
@@ -51,7 +63,9 @@ def test_foreign_keys_of_tpcds(tmp_path):
         took = time.perf_counter() - started
     found = {(r["from_table"], *r["from_columns"], r["to_table"], *r["to_columns"]) for r in told}
     recall, precision = len(found & truth) / len(truth), len(found & truth) / len(found)
-    print(f"\n{len(found & truth)} of {len(truth)} found, {len(found)} told: recall {recall:.3f},"
-          f" precision {precision:.3f}, in {took:.1f} s")  # fmt: skip
+    print(
+        f"\n{len(found & truth)} of {len(truth)} found, {len(found)} told: recall {recall:.3f},"
+        f" precision {precision:.3f}, in {took:.1f} s"
+    )
     print("wrong:", *sorted(found - truth), "missed:", *sorted(truth - found), sep="\n  ")
     assert recall >= 0.95 and precision >= 0.9

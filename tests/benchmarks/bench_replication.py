@@ -36,8 +36,15 @@ LEASE_SECONDS = 4.0
 
 
 def row(number: int) -> pa.Table:
-    return pa.table({"table_catalog": ["c"], "table_schema": ["s"], "table_name": [f"t{number}"], "snapshot_id": [1],
-                     "row_count": [number]})  # fmt: skip
+    return pa.table(
+        {
+            "table_catalog": ["c"],
+            "table_schema": ["s"],
+            "table_name": [f"t{number}"],
+            "snapshot_id": [1],
+            "row_count": [number],
+        }
+    )
 
 
 def put(client: Client, number: int) -> None:
@@ -77,8 +84,10 @@ def test_shipping_costs_little(tmp_path, capsys, call):
     ratio = statistics.median(took[0]) / statistics.median(took[1])
     whole = sum(took[0]) / sum(took[1])
     with capsys.disabled():
-        print(f"\n{call.__name__}: median {1000 * statistics.median(took[1]):.1f} ms, {ratio:.2f} of a server that does"
-              f" not ship (bar ≥ 0.95), {whole:.2f} in all")  # fmt: skip
+        print(
+            f"\n{call.__name__}: median {1000 * statistics.median(took[1]):.1f} ms, {ratio:.2f} of a server that does"
+            f" not ship (bar ≥ 0.95), {whole:.2f} in all"
+        )
     assert ratio >= 0.95
 
 
@@ -91,10 +100,15 @@ def place(kind: str, tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     with process(_SERVER) as port:
         aws = Aws(int(port), "replicas")
         aws.file_system().create_dir(aws.bucket)
-        yield f"s3://{aws.bucket}/stats", {
-            "AWS_ENDPOINT_URL": aws.endpoint, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_REGION": "us-east-1",
-        }  # fmt: skip
+        yield (
+            f"s3://{aws.bucket}/stats",
+            {
+                "AWS_ENDPOINT_URL": aws.endpoint,
+                "AWS_ACCESS_KEY_ID": KEY,
+                "AWS_SECRET_ACCESS_KEY": SECRET,
+                "AWS_REGION": "us-east-1",
+            },
+        )
 
 
 @pytest.mark.parametrize("kind", ["directory", "s3"])
@@ -112,18 +126,23 @@ def test_put_acknowledged_when_shipped(tmp_path, capsys, kind):
                 took[at].append(1000 * seconds(lambda n, c=clients[at]: put(c, n), range(number, number + 1)))
     base, median = (statistics.median(each) for each in took)
     with capsys.disabled():
-        print(f"\nput acknowledged at {kind}: median {median:.0f} ms (bar 60), 95 of 100 within"
-              f" {sorted(took[1])[94]:.0f} ms; {base:.0f} ms at a server that does not ship")  # fmt: skip
+        print(
+            f"\nput acknowledged at {kind}: median {median:.0f} ms (bar 60), 95 of 100 within"
+            f" {sorted(took[1])[94]:.0f} ms; {base:.0f} ms at a server that does not ship"
+        )
     assert median <= 60
 
 
 def test_restore_of_a_large_database(tmp_path, capsys):
     database = Database(tmp_path / "a.duckdb")
     for at in range(0, MEGABYTES, 100):  # a value of 64 KiB of hexadecimal digits, which are stored as they are
-        database.write(lambda connection, at=at: connection.execute(
-            "INSERT INTO stats_sketches (table_key, snapshot_id, data)"
-            " SELECT i, 1, string_agg(md5(concat_ws('-', i, j)), '')::BLOB"
-            f" FROM range({at * 16}, {min(at + 100, MEGABYTES) * 16}) t(i), range(2048) u(j) GROUP BY i"))  # fmt: skip
+        database.write(
+            lambda connection, at=at: connection.execute(
+                "INSERT INTO stats_sketches (table_key, snapshot_id, data)"
+                " SELECT i, 1, string_agg(md5(concat_ws('-', i, j)), '')::BLOB"
+                f" FROM range({at * 16}, {min(at + 100, MEGABYTES) * 16}) t(i), range(2048) u(j) GROUP BY i"
+            )
+        )
     began = time.perf_counter()
     writer = start_writer(Plan(str(tmp_path / "replica"), lease_seconds=120), database)
     database.write(lambda connection: connection.execute("INSERT INTO settings VALUES ('note', 'last')"))
@@ -144,8 +163,10 @@ def test_restore_of_a_large_database(tmp_path, capsys):
     opened = time.perf_counter() - began
     size = (tmp_path / "restored.duckdb").stat().st_size / 1e6
     with capsys.disabled():
-        print(f"\n{size:.0f} MB: base shipped in {shipped:.1f} s, restored in {took:.1f} s (bar 20 s for 1 GB), checked"
-              f" in {checked:.1f} s, opened in {opened:.2f} s")  # fmt: skip
+        print(
+            f"\n{size:.0f} MB: base shipped in {shipped:.1f} s, restored in {took:.1f} s (bar 20 s for 1 GB), checked"
+            f" in {checked:.1f} s, opened in {opened:.2f} s"
+        )
     assert all(name.startswith("stats_sketches: ") for name in found)  # its rows are of no table
     assert took <= 20 * max(1.0, size / 1000)
 

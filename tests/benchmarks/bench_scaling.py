@@ -41,12 +41,14 @@ def large_table(root, files):
     with contextlib.ExitStack() as stack:
         for number in range(CHUNKS):
             random = np.random.default_rng(number)
-            chunk = pa.table({
-                "id": pa.array(np.arange(number * rows, (number + 1) * rows)),
-                "kind": pa.array(random.integers(0, 100, rows, np.int32)),
-                "price": pa.array(random.random(rows)),
-                "word": pa.DictionaryArray.from_arrays(pa.array(random.integers(0, 10_000, rows, np.int32)), words),
-            })  # fmt: skip
+            chunk = pa.table(
+                {
+                    "id": pa.array(np.arange(number * rows, (number + 1) * rows)),
+                    "kind": pa.array(random.integers(0, 100, rows, np.int32)),
+                    "price": pa.array(random.random(rows)),
+                    "word": pa.DictionaryArray.from_arrays(pa.array(random.integers(0, 10_000, rows, np.int32)), words),
+                }
+            )
             if number % (CHUNKS // files) == 0:
                 writer = stack.enter_context(pq.ParquetWriter(folder / f"{number:02}.parquet", chunk.schema))
             writer.write_table(chunk)

@@ -61,15 +61,22 @@ def put(client: StatsClient, files: int) -> None:
 
     def rows(**columns: Any) -> pa.Table:
         values = KEY | {"file_path": names(files), "row_count": ROWS} | columns
-        return pa.table({
-            name: value if isinstance(value, pa.Array) else pa.repeat(value, files) for name, value in values.items()
-        })  # fmt: skip
+        return pa.table(
+            {name: value if isinstance(value, pa.Array) else pa.repeat(value, files) for name, value in values.items()}
+        )
 
     client.put("stats.files", rows(file_content="DATA", file_format="PARQUET", size_bytes=1000))
-    client.put("stats.file_columns", rows(
-        column_id=1, column_name="id", logical_type="INT", null_count=0, min=pa.array(low).cast(pa.string()),
-        max=pa.array(low + ROWS - 1).cast(pa.string()),
-    ))  # fmt: skip
+    client.put(
+        "stats.file_columns",
+        rows(
+            column_id=1,
+            column_name="id",
+            logical_type="INT",
+            null_count=0,
+            min=pa.array(low).cast(pa.string()),
+            max=pa.array(low + ROWS - 1).cast(pa.string()),
+        ),
+    )
 
 
 def iceberg(root: Path, files: int) -> Any:
@@ -85,11 +92,17 @@ def iceberg(root: Path, files: int) -> Any:
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
         for at, name in enumerate(names(files).to_pylist()):
             file = DataFile.from_args(
-                content=DataFileContent.DATA, file_path=f"file:///nowhere/{name}", file_format=FileFormat.PARQUET,
-                partition=Record(), record_count=ROWS, file_size_in_bytes=1000, value_counts={1: ROWS},
-                null_value_counts={1: 0}, lower_bounds={1: to_bytes(LongType(), ROWS * at)},
+                content=DataFileContent.DATA,
+                file_path=f"file:///nowhere/{name}",
+                file_format=FileFormat.PARQUET,
+                partition=Record(),
+                record_count=ROWS,
+                file_size_in_bytes=1000,
+                value_counts={1: ROWS},
+                null_value_counts={1: 0},
+                lower_bounds={1: to_bytes(LongType(), ROWS * at)},
                 upper_bounds={1: to_bytes(LongType(), ROWS * at + ROWS - 1)},
-            )  # fmt: skip
+            )
             file.spec_id = 0
             update.append_data_file(file)
     return catalog.load_table("n.t")
@@ -101,15 +114,36 @@ def delta(root: Path, files: int) -> Any:
     fields = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]
     actions: list[Any] = [
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-        {"metaData": {"id": "t", "partitionColumns": [], "configuration": {}, "createdTime": 0,
-                      "schemaString": json.dumps({"type": "struct", "fields": fields}),
-                      "format": {"provider": "parquet", "options": {}}}},
-    ]  # fmt: skip
+        {
+            "metaData": {
+                "id": "t",
+                "partitionColumns": [],
+                "configuration": {},
+                "createdTime": 0,
+                "schemaString": json.dumps({"type": "struct", "fields": fields}),
+                "format": {"provider": "parquet", "options": {}},
+            }
+        },
+    ]
     for at, name in enumerate(names(files).to_pylist()):
-        stats = {"numRecords": ROWS, "minValues": {"id": ROWS * at}, "maxValues": {"id": ROWS * at + ROWS - 1},
-                 "nullCount": {"id": 0}}  # fmt: skip
-        actions.append({"add": {"path": name, "partitionValues": {}, "size": 1000, "modificationTime": 0,
-                                "dataChange": True, "stats": json.dumps(stats)}})  # fmt: skip
+        stats = {
+            "numRecords": ROWS,
+            "minValues": {"id": ROWS * at},
+            "maxValues": {"id": ROWS * at + ROWS - 1},
+            "nullCount": {"id": 0},
+        }
+        actions.append(
+            {
+                "add": {
+                    "path": name,
+                    "partitionValues": {},
+                    "size": 1000,
+                    "modificationTime": 0,
+                    "dataChange": True,
+                    "stats": json.dumps(stats),
+                }
+            }
+        )
     log = root / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
@@ -150,12 +184,14 @@ def test_scans_are_planned_faster_than_by_the_engines(tmp_path: Path, files: int
     glob = f"{directory}/*.parquet"
     with serving(tmp_path) as server, StatsClient(server.uri, timeout=120) as client:
         put(client, files)
-        took = interleaved({
-            "statflight": lambda: client.scan("lake.s.t", where=f"id = {x}").files.num_rows,
-            "pyiceberg": lambda: len(list(by_iceberg.scan(row_filter=f"id = {x}").plan_files())),
-            "deltalake": lambda: len(list(by_delta.to_pyarrow_dataset().get_fragments(pc.field("id") == x))),
-            "DuckDB, footers": lambda: duckdb.sql(f"SELECT count(*) FROM '{glob}' WHERE id = {x}").fetchall()[0][0],
-        })  # fmt: skip
+        took = interleaved(
+            {
+                "statflight": lambda: client.scan("lake.s.t", where=f"id = {x}").files.num_rows,
+                "pyiceberg": lambda: len(list(by_iceberg.scan(row_filter=f"id = {x}").plan_files())),
+                "deltalake": lambda: len(list(by_delta.to_pyarrow_dataset().get_fragments(pc.field("id") == x))),
+                "DuckDB, footers": lambda: duckdb.sql(f"SELECT count(*) FROM '{glob}' WHERE id = {x}").fetchall()[0][0],
+            }
+        )
         began = time.perf_counter()
         kept = client.scan("lake.s.t", where=f"id < {x}").files.num_rows
         many = time.perf_counter() - began
@@ -247,8 +283,10 @@ def test_engines_read_a_selective_filter_faster(tmp_path: Path) -> None:
     visits.mkdir(parents=True)
     for at in range(LOCAL_FILES):
         ids = np.arange(500 * at, 500 * at + 500)
-        pq.write_table(pa.table({"id": ids, "page": ids % 97, "agent": [f"agent {i % 13}" for i in ids]}),
-                       visits / f"{at:05}.parquet")  # fmt: skip
+        pq.write_table(
+            pa.table({"id": ids, "page": ids % 97, "agent": [f"agent {i % 13}" for i in ids]}),
+            visits / f"{at:05}.parquet",
+        )
     low = 500 * (LOCAL_FILES // 2) + 100
     where = f"id BETWEEN {low} AND {low + 9}"
     with (
@@ -294,8 +332,10 @@ def test_engines_read_a_selective_filter_faster(tmp_path: Path) -> None:
                     assert side() == 10
                     took[name][at] = min(took[name][at], time.perf_counter() - began)
     for name, (planned, listed) in took.items():
-        print(f"\n{name}: {1000 * planned:.0f} ms planned, {1000 * listed:.0f} ms over the directory,"
-              f" {listed / planned:.1f} x")  # fmt: skip
+        print(
+            f"\n{name}: {1000 * planned:.0f} ms planned, {1000 * listed:.0f} ms over the directory,"
+            f" {listed / planned:.1f} x"
+        )
     assert all(listed >= LOCAL_TIMES[name] * planned for name, (planned, listed) in took.items()), took
 
 
@@ -393,33 +433,51 @@ def test_sketches_of_few_values_skip_files_that_bounds_keep(tmp_path: Path) -> N
 
     def rows(**columns: Any) -> pa.Table:
         values = KEY | {"file_path": names(REGION_FILES), "captured_at": at} | columns
-        return pa.table({
-            name: value if isinstance(value, pa.Array) else pa.repeat(value, REGION_FILES)
-            for name, value in values.items()
-        })  # fmt: skip
+        return pa.table(
+            {
+                name: value if isinstance(value, pa.Array) else pa.repeat(value, REGION_FILES)
+                for name, value in values.items()
+            }
+        )
 
     def each(of_set: list[Any]) -> pa.Array:
         return pa.array(of_set).take(pa.array(of_file))
 
     with serving(tmp_path) as server, StatsClient(server.uri, timeout=300) as client:
         client.put("stats.files", rows(file_content="DATA", file_format="PARQUET", size_bytes=1000, row_count=ROWS))
-        client.put("stats.file_columns", rows(
-            column_id=1, column_name="region", logical_type="STRING", null_count=0, row_count=ROWS,
-            producer="ENGINE_COMPUTED", min=each([texts[some[0]] for some in sets]),
-            max=each([texts[some[-1]] for some in sets]),
-        ))  # fmt: skip
+        client.put(
+            "stats.file_columns",
+            rows(
+                column_id=1,
+                column_name="region",
+                logical_type="STRING",
+                null_count=0,
+                row_count=ROWS,
+                producer="ENGINE_COMPUTED",
+                min=each([texts[some[0]] for some in sets]),
+                max=each([texts[some[-1]] for some in sets]),
+            ),
+        )
         took, kept = {}, {}
         for side in ("bounds", "sketches"):
             if side == "sketches":
                 ids = [Target.file(name).storage_id for name in names(REGION_FILES).to_pylist()]
-                sketched = rows(target_kind="FILE", storage_id=pa.array(ids), column_id=1, role="NDV", data=each(made),
-                                sketch_type=THETA).drop_columns(["completeness"])  # fmt: skip
+                sketched = rows(
+                    target_kind="FILE",
+                    storage_id=pa.array(ids),
+                    column_id=1,
+                    role="NDV",
+                    data=each(made),
+                    sketch_type=THETA,
+                ).drop_columns(["completeness"])
                 client.put("stats.sketches", sketched)
             client.scan("lake.s.t", where="region = 'region 20'")
             began = time.perf_counter()
             kept[side] = client.scan("lake.s.t", where="region = 'region 20'").files.num_rows
             took[side] = time.perf_counter() - began
-    print(f"\n{REGION_FILES:,} files of {REGIONS} regions, four in each: " + ", ".join(
-        f"{kept[side]:,} kept by {side} in {took[side] * 1000:.0f} ms" for side in kept))  # fmt: skip
+    print(
+        f"\n{REGION_FILES:,} files of {REGIONS} regions, four in each: "
+        + ", ".join(f"{kept[side]:,} kept by {side} in {took[side] * 1000:.0f} ms" for side in kept)
+    )
     true = sum(20 in some for some in sets) * REGION_FILES // len(sets)
     assert kept["sketches"] == true < kept["bounds"] / 3

@@ -42,9 +42,7 @@ POINTS = 250  # points that are read repeatedly
 @contextmanager
 def started(command: list[str], log: Path, **env: str) -> Iterator[str]:
     with log.open("ab") as errors:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | env
-        )  # fmt: skip
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | env)
     try:
         found = re.search(r"grpc://\S+", process.stdout.readline())
         assert found, log.read_text()
@@ -205,9 +203,12 @@ def test_point_latency(uris: tuple[str, str]) -> None:
     # every command differs, so that no cache has its result
     names = ["column_name", "row_count", "null_count", "ndv", "min", "max"]
     cold = command(table=3, columns=names, snapshot="current")[:-1]
-    cold_calls: Call = lambda n: ours.get(  # noqa: E731
-        cold + b', "filter": {"and": [{"column": "column_id", "op": "LTE", "values": [20]},'
-        b'{"column": "row_count", "op": "GT", "values": [%d]}]}}' % n).num_rows  # fmt: skip
+
+    def cold_calls(n: int) -> int:
+        within = b', "filter": {"and": [{"column": "column_id", "op": "LTE", "values": [20]},'
+        beyond = b'{"column": "row_count", "op": "GT", "values": [%d]}]}}' % n
+        return ours.get(cold + within + beyond).num_rows
+
     assert cold_calls(0) == 20
     compare_p50("20 rows, no command seen before / empty DoGet", cold_calls, empty, 2.0, 500)
 
@@ -227,8 +228,9 @@ def test_cold_lookup_latency(uris: tuple[str, str], tmp_path: Path) -> None:
         empty = calls("empty", theirs)
         assert lookup(snapshot="current")(1) == 20
         assert lookup(columns=names)(1) == 20 * SNAPSHOTS
-        compare_p50("20 rows out of DuckDB, 6 columns / empty DoGet",
-                    lookup(columns=names, snapshot="current"), empty, 4.0, 500)  # fmt: skip
+        compare_p50(
+            "20 rows out of DuckDB, 6 columns / empty DoGet", lookup(columns=names, snapshot="current"), empty, 4.0, 500
+        )
         compare_p50("20 rows out of DuckDB, 35 columns / empty DoGet", lookup(snapshot="current"), empty, 4.0, 500)
         compare_p50("(20 rows at all snapshots, 6 columns)", lookup(columns=names), empty, 4.0, 500)
         compare_p50("(20 rows at all snapshots, 35 columns)", lookup(), empty, 4.0, 500)
@@ -247,8 +249,12 @@ def test_first_reads_after_a_start(uris: tuple[str, str], tmp_path: Path) -> Non
             client.get(b'{"table": "sys.flights"}')
             measured, bare = latencies(lookup, calls("empty", theirs), READ_TABLES)
             p50, base = statistics.median(measured), statistics.median(bare)
-            show(f"20 rows, first read, {'read before the start' if warm else 'never read before'}", p50 / base,
-                 "at most 4.0", f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs")  # fmt: skip
+            show(
+                f"20 rows, first read, {'read before the start' if warm else 'never read before'}",
+                p50 / base,
+                "at most 4.0",
+                f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs",
+            )
 
 
 def test_first_reads_after_a_publish(uris: tuple[str, str], tmp_path: Path) -> None:
@@ -269,8 +275,12 @@ def test_first_reads_after_a_publish(uris: tuple[str, str], tmp_path: Path) -> N
         time.sleep(5)
         measured, bare = latencies(lookup, calls("empty", theirs), READ_TABLES)
         p50, base = statistics.median(measured), statistics.median(bare)
-        show("20 rows, first read, published before", p50 / base, "at most 4.0",
-             f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs")  # fmt: skip
+        show(
+            "20 rows, first read, published before",
+            p50 / base,
+            "at most 4.0",
+            f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs",
+        )
 
 
 def test_first_points_after_a_put(uris: tuple[str, str], tmp_path: Path) -> None:
@@ -289,8 +299,12 @@ def test_first_points_after_a_put(uris: tuple[str, str], tmp_path: Path) -> None
         base = statistics.median(bare)
         for name, each in (("all", measured), ("the first 50", measured[:50])):
             p50 = statistics.median(each)
-            show(f"points never asked before, after a put, {name}", p50 / base, "at most 2.0",
-                 f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs")  # fmt: skip
+            show(
+                f"points never asked before, after a put, {name}",
+                p50 / base,
+                "at most 2.0",
+                f"{p50 * 1e6:.0f} µs against {base * 1e6:.0f} µs",
+            )
 
 
 def test_resolve_latency(uris: tuple[str, str]) -> None:
@@ -331,18 +345,33 @@ def test_streams(uris: tuple[str, str]) -> None:
     # DuckDB runs the query because of the condition; the number makes every command differ
     always = {"column": "row_count", "op": "GTE", "values": [0]}
     compare_streams(
-        "cold scan of DuckDB / bare", uris,
-        lambda n: command("stats.file_columns", predicates=[always], query_id=str(n)), b"bulk", 0.5,
-    )  # fmt: skip
-    compare_streams("cold scan, 3 integer columns / bare", uris,
-                    lambda n: command("stats.file_columns", predicates=[always], columns=INTEGERS, query_id=str(n)),
-                    b"integers", 0.7, 25)  # fmt: skip
-    compare_streams("(bare server, DuckDB's reader / cached)", (uris[1], uris[1]), lambda _: b"duckdb", b"integers",
-                    0.7, 25)  # fmt: skip
+        "cold scan of DuckDB / bare",
+        uris,
+        lambda n: command("stats.file_columns", predicates=[always], query_id=str(n)),
+        b"bulk",
+        0.5,
+    )
+    compare_streams(
+        "cold scan, 3 integer columns / bare",
+        uris,
+        lambda n: command("stats.file_columns", predicates=[always], columns=INTEGERS, query_id=str(n)),
+        b"integers",
+        0.7,
+        25,
+    )
+    compare_streams(
+        "(bare server, DuckDB's reader / cached)", (uris[1], uris[1]), lambda _: b"duckdb", b"integers", 0.7, 25
+    )
     whole = command("stats.file_columns")  # the same command each time, which DuckDB still runs
     compare_streams("repeated scan / bare", uris, lambda _: whole, b"bulk", 0.5)
-    compare_streams("repeated scan, 3 integer columns / bare", uris,
-                    lambda _: command("stats.file_columns", columns=INTEGERS), b"integers", 0.5, 25)  # fmt: skip
+    compare_streams(
+        "repeated scan, 3 integer columns / bare",
+        uris,
+        lambda _: command("stats.file_columns", columns=INTEGERS),
+        b"integers",
+        0.5,
+        25,
+    )
 
 
 # Many clients, each a process of its own.
@@ -351,10 +380,15 @@ def test_streams(uris: tuple[str, str]) -> None:
 def load(uri: str, kind: str, clients: int, seconds: float) -> tuple[float, list[float]]:
     """Calls per second of many clients together, and the seconds of each call."""
     processes = [
-        subprocess.Popen([*ITSELF, uri, kind, str(seconds), str(number)],
-                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE.parents[1])
+        subprocess.Popen(
+            [*ITSELF, uri, kind, str(seconds), str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=HERE.parents[1],
+        )
         for number in range(clients)
-    ]  # fmt: skip
+    ]
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     for process in processes:
@@ -388,16 +422,25 @@ def test_sixteen_clients(uris: tuple[str, str]) -> None:
 
 def test_points_beside_a_bulk_stream(uris: tuple[str, str]) -> None:
     quiet = load(uris[0], "read", 1, SECONDS)[1]
-    bulk = subprocess.Popen([*ITSELF, uris[0], "bulk", str(SECONDS + 4), "0"],
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE.parents[1])  # fmt: skip
+    bulk = subprocess.Popen(
+        [*ITSELF, uris[0], "bulk", str(SECONDS + 4), "0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=HERE.parents[1],
+    )
     bulk.stdin.write("go\n")
     bulk.stdin.flush()
     time.sleep(1)
     busy = load(uris[0], "read", 1, SECONDS)[1]
     bulk.communicate()
     p99 = [taken[int(len(taken) * 0.99)] for taken in (busy, quiet)]
-    show("point p99 beside a bulk stream / quiet p99", p99[0] / p99[1], "at most 10",
-         f"{p99[0] * 1e3:.2f} ms against {p99[1] * 1e3:.2f} ms")  # fmt: skip
+    show(
+        "point p99 beside a bulk stream / quiet p99",
+        p99[0] / p99[1],
+        "at most 10",
+        f"{p99[0] * 1e3:.2f} ms against {p99[1] * 1e3:.2f} ms",
+    )
 
 
 def _client(uri: str, kind: str, seconds: float, number: int) -> None:

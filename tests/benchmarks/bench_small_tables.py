@@ -40,8 +40,10 @@ def make(format: str, root: Path) -> Callable[[], None]:
     def append() -> None:
         for number in range(TABLES):
             arrays = [
-                rng.integers(0, 500, 1000), rng.random(1000), np.array([f"v{x}" for x in rng.integers(0, 300, 1000)]),
-            ]  # fmt: skip
+                rng.integers(0, 500, 1000),
+                rng.random(1000),
+                np.array([f"v{x}" for x in rng.integers(0, 300, 1000)]),
+            ]
             rows = pa.table({f"c{i}": arrays[i % 3] for i in range(10)})
             directory = root / f"t{number:03}"
             if format == "delta":

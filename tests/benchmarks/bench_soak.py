@@ -54,9 +54,13 @@ class Running:
         command = [STATFLIGHT, "serve", "--db", self.directory / "s.duckdb", "--port", str(self.port)]
         with self.log.open("ab") as errors:
             self.process = subprocess.Popen(
-                command, cwd=self.directory, env=env | {"STATFLIGHT_LEASE_SECONDS": "5"}, stdout=subprocess.PIPE,
-                stderr=errors, text=True,
-            )  # fmt: skip
+                command,
+                cwd=self.directory,
+                env=env | {"STATFLIGHT_LEASE_SECONDS": "5"},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
         assert self.process.stdout is not None
         found = re.search(r"listening on (grpc://\S+:(\d+))", self.process.stdout.readline())
         assert found, self.log.read_text()[-2000:]
@@ -222,8 +226,10 @@ def test_soak(running: Running) -> None:
         if time.monotonic() - last_report > SECONDS / 20:
             last_report = time.monotonic()
             size = (running.directory / "s.duckdb").stat().st_size / 1e6
-            print(f"{last_report - began:5.0f} s: server {samples[-1][0]:.0f} MB, worker {samples[-1][1]:.0f} MB, "
-                  f"file {size:.0f} MB, {dict(load.done)}")  # fmt: skip
+            print(
+                f"{last_report - began:5.0f} s: server {samples[-1][0]:.0f} MB, worker {samples[-1][1]:.0f} MB, "
+                f"file {size:.0f} MB, {dict(load.done)}"
+            )
     load.join()
     assert not load.errors, load.errors
     load.check()

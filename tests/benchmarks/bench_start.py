@@ -73,6 +73,8 @@ def test_starts(tmp_path):
             used[name].append(processor_seconds(command, is_server=True))
     medians = {name: statistics.median(each) for name, each in used.items()}
     print("\nprocessor seconds: " + ", ".join(f"{name} {seconds:.2f}" for name, seconds in medians.items()))
-    print(f"ls / bare client {medians['statflight ls'] / medians['bare client']:.2f},"
-          f" serve / bare server {medians['statflight serve'] / medians['bare server']:.2f}")  # fmt: skip
+    print(
+        f"ls / bare client {medians['statflight ls'] / medians['bare client']:.2f},"
+        f" serve / bare server {medians['statflight serve'] / medians['bare server']:.2f}"
+    )
     assert medians["statflight ls"] <= LS_SECONDS

@@ -256,6 +256,10 @@ def test_history_grows_by_the_changed_files(tmp_path: Path) -> None:
     table = store.catalog.get("lake.sales.table_00001")
     assert store.count(table, SNAPSHOTS - 1) == 1000
     database.close()
-    show(f"size after {SNAPSHOTS} snapshots, over that after the first", sizes[-1] / sizes[0], "≤ 3",
-         f"{sizes[-1] / 1e6:.1f} MB of {sizes[0] / 1e6:.1f} MB")  # fmt: skip
+    show(
+        f"size after {SNAPSHOTS} snapshots, over that after the first",
+        sizes[-1] / sizes[0],
+        "≤ 3",
+        f"{sizes[-1] / 1e6:.1f} MB of {sizes[0] / 1e6:.1f} MB",
+    )
     assert sizes[-1] <= 3 * sizes[0]

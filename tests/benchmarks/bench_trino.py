@@ -54,9 +54,12 @@ FORMAT = os.environ.get("STATFLIGHT_BENCH_FORMAT", "delta")
 HOMES = {"delta": "trino", "iceberg": "iceberg", "hive": "hive"}
 SIDES = ("without", "published", "analyzed")
 HIVE_TYPES = {
-    pa.string_view(): "varchar", pa.string(): "varchar", pa.int32(): "integer", pa.int64(): "bigint",
+    pa.string_view(): "varchar",
+    pa.string(): "varchar",
+    pa.int32(): "integer",
+    pa.int64(): "bigint",
     pa.date32(): "date",
-}  # fmt: skip
+}
 _ALIAS = re.compile(r"HAVING value\b")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _WORDS = {  # of DuckDB's text of TPC-DS that Trino does not know, by those that it does
@@ -266,8 +269,10 @@ def q_errors(rows: list[Any], word: str) -> tuple[list[float], int]:
 
 
 def report(found: dict[int, Any]) -> None:
-    print(f"\n{SUITE} on Trino, {FORMAT}, scale {SCALE}, the least of {RUNS} runs\n\n| query | without | published"
-          " | ANALYZE | less by | memory, without | published | plan |\n|" + "---|" * 8)  # fmt: skip
+    print(
+        f"\n{SUITE} on Trino, {FORMAT}, scale {SCALE}, the least of {RUNS} runs\n\n| query | without | published"
+        " | ANALYZE | less by | memory, without | published | plan |\n|" + "---|" * 8
+    )
     best = {number: {side: sides[side]["best"] for side in SIDES} for number, sides in found.items()}
     plans = {number: [sides[side]["plan"] for side in SIDES] for number, sides in found.items()}
     changed = {number for number, (first, ours, _) in plans.items() if first != ours}
@@ -282,16 +287,20 @@ def report(found: dict[int, Any]) -> None:
         for other in ("without", "analyzed"):
             gains = {n: costs[other][unit] / max(costs["published"][unit], 1e-3) for n, costs in best.items()}
             of_changed = [gains[n] for n in changed] or [1.0]
-            print(f"{unit}: {other} takes {statistics.geometric_mean(gains.values()):.2f} × of published, in the"
-                  f" {len(changed)} queries with another plan {statistics.geometric_mean(of_changed):.2f} ×; sums"
-                  f" {sum(c[other][unit] for c in best.values()):.1f}"
-                  f" to {sum(c['published'][unit] for c in best.values()):.1f}")  # fmt: skip
+            print(
+                f"{unit}: {other} takes {statistics.geometric_mean(gains.values()):.2f} × of published, in the"
+                f" {len(changed)} queries with another plan {statistics.geometric_mean(of_changed):.2f} ×; sums"
+                f" {sum(c[other][unit] for c in best.values()):.1f}"
+                f" to {sum(c['published'][unit] for c in best.values()):.1f}"
+            )
     for side in SIDES:
         for word in ("Join", "Filter"):
             parts = [q_errors(sides[side]["rows"], word) for sides in found.values()]
             errors, unknown = [error for known, _ in parts for error in known], sum(missing for _, missing in parts)
-            print(f"{side}: {word}s {len(errors) + unknown}, without an estimate {unknown}, off by"
-                  f" {median_text(errors)} (median), {max(errors, default=0):,.0f} at most")  # fmt: skip
+            print(
+                f"{side}: {word}s {len(errors) + unknown}, without an estimate {unknown}, off by"
+                f" {median_text(errors)} (median), {max(errors, default=0):,.0f} at most"
+            )
     for number in sorted(changed):
         for side in SIDES:
             print(f"{number} {side}: {', '.join(found[number][side]['joins'])}")

@@ -19,21 +19,39 @@ def delta_log(folder: Path, files: int, columns: int) -> Path:
         {"name": f"c{i}", "type": KINDS[i % len(KINDS)], "nullable": True, "metadata": {}} for i in range(columns)
     ]
     metadata = {
-        "id": "bench", "name": None, "description": None, "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps({"type": "struct", "fields": fields}), "partitionColumns": [],
-        "configuration": {"delta.dataSkippingNumIndexedCols": str(columns)}, "createdTime": 0,
-    }  # fmt: skip
+        "id": "bench",
+        "name": None,
+        "description": None,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": [],
+        "configuration": {"delta.dataSkippingNumIndexedCols": str(columns)},
+        "createdTime": 0,
+    }
     protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
     texts = pa.map_(pa.string(), pa.string())
-    add = pa.struct([
-        ("path", pa.string()), ("partitionValues", texts), ("size", pa.int64()), ("modificationTime", pa.int64()),
-        ("dataChange", pa.bool_()), ("stats", pa.string()),
-    ])  # fmt: skip
-    meta = pa.struct([
-        ("id", pa.string()), ("name", pa.string()), ("description", pa.string()),
-        ("format", pa.struct([("provider", pa.string()), ("options", texts)])), ("schemaString", pa.string()),
-        ("partitionColumns", pa.list_(pa.string())), ("configuration", texts), ("createdTime", pa.int64()),
-    ])  # fmt: skip
+    add = pa.struct(
+        [
+            ("path", pa.string()),
+            ("partitionValues", texts),
+            ("size", pa.int64()),
+            ("modificationTime", pa.int64()),
+            ("dataChange", pa.bool_()),
+            ("stats", pa.string()),
+        ]
+    )
+    meta = pa.struct(
+        [
+            ("id", pa.string()),
+            ("name", pa.string()),
+            ("description", pa.string()),
+            ("format", pa.struct([("provider", pa.string()), ("options", texts)])),
+            ("schemaString", pa.string()),
+            ("partitionColumns", pa.list_(pa.string())),
+            ("configuration", texts),
+            ("createdTime", pa.int64()),
+        ]
+    )
     schema = pa.schema(
         [("protocol", pa.struct([(name, pa.int32()) for name in protocol])), ("metaData", meta), ("add", add)]
     )
@@ -114,10 +132,24 @@ def append_files(table, start: int, stop: int) -> None:
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
         for n in range(start, stop):
             low = {i: to_bytes(t, n * 10 if isinstance(t, LongType) else f"v{n:08}") for i, t in types.items()}
-            append.append_data_file(DataFile.from_args(
-                content=DataFileContent.DATA, file_path=f"{table.location()}/data/part-{n:08}.parquet",
-                file_format=FileFormat.PARQUET, partition=Record(), record_count=1000, file_size_in_bytes=10_000,
-                column_sizes=dict.fromkeys(low, 1000), value_counts=dict.fromkeys(low, 1000),
-                null_value_counts=dict.fromkeys(low, 0), nan_value_counts={}, lower_bounds=low, upper_bounds=low,
-                key_metadata=None, split_offsets=[4], equality_ids=None, sort_order_id=None, spec_id=0,
-            ))  # fmt: skip
+            append.append_data_file(
+                DataFile.from_args(
+                    content=DataFileContent.DATA,
+                    file_path=f"{table.location()}/data/part-{n:08}.parquet",
+                    file_format=FileFormat.PARQUET,
+                    partition=Record(),
+                    record_count=1000,
+                    file_size_in_bytes=10_000,
+                    column_sizes=dict.fromkeys(low, 1000),
+                    value_counts=dict.fromkeys(low, 1000),
+                    null_value_counts=dict.fromkeys(low, 0),
+                    nan_value_counts={},
+                    lower_bounds=low,
+                    upper_bounds=low,
+                    key_metadata=None,
+                    split_offsets=[4],
+                    equality_ids=None,
+                    sort_order_id=None,
+                    spec_id=0,
+                )
+            )

@@ -67,9 +67,11 @@ def key(table: int, rows: int, snapshot: int = 1) -> dict[str, pa.Array]:
 
 def paths(table: int, files: np.ndarray) -> pa.Array:
     return pa.array(
-        [f"s3://bucket/warehouse/sales/table_{table:05d}/data/part-{i:08d}-{i * 2654435761 % 2**40:010x}.parquet"
-         for i in files.tolist()]
-    )  # fmt: skip
+        [
+            f"s3://bucket/warehouse/sales/table_{table:05d}/data/part-{i:08d}-{i * 2654435761 % 2**40:010x}.parquet"
+            for i in files.tolist()
+        ]
+    )
 
 
 def file_columns(table: int, files: int, snapshot: int = 1, seed: int = 0, first: int = 0) -> pa.Table:

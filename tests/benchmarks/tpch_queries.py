@@ -121,5 +121,5 @@ QUERIES = {
             AND substring(c_phone, 1, 2) IN ('13', '31', '23', '29', '30', '18', '17'))
         AND NOT EXISTS (SELECT * FROM orders WHERE o_custkey = c_custkey))
         GROUP BY cntrycode ORDER BY cntrycode""",
-}  # fmt: skip
+}
 QUERIES = {number: " ".join(text.format(revenue=REVENUE).split()) for number, text in QUERIES.items()}

@@ -43,16 +43,19 @@ class MemorySink(Sink):
 
     def put(
         self, flight: str, rows: pa.Table, *, extra: bool = False, whole: bool = False, checked: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         if self.broken:
             raise UpstreamError("the server is away")
         check_rows(flight, rows, checked)
         self.puts.append((flight, rows, extra, whole))
 
     def stored(
-        self, flight: str, table: TableHandle, columns: Sequence[str] | None = None,
+        self,
+        flight: str,
+        table: TableHandle,
+        columns: Sequence[str] | None = None,
         column_ids: Sequence[int] | None = None,
-    ) -> pa.Table:  # fmt: skip
+    ) -> pa.Table:
         empty = FLIGHTS[flight].schema.empty_table()
         return empty if columns is None else empty.select(list(columns))
 
@@ -138,8 +141,12 @@ class EngineContract:
         for mode in engine.capabilities.modes:
             sink = MemorySink()
             engine.capture_batch(self.requests(table, *self.capturable(table), mode=mode), sink)
-            modes = {row["capture_mode"] for name, rows, *_ in sink.puts if "capture_mode" in rows.column_names
-                     for row in rows.to_pylist()}  # fmt: skip
+            modes = {
+                row["capture_mode"]
+                for name, rows, *_ in sink.puts
+                if "capture_mode" in rows.column_names
+                for row in rows.to_pylist()
+            }
             assert modes <= {str(mode), None} and str(mode) in modes
 
     def test_connector_error_is_an_outcome_and_not_raised(self, engine, table):

@@ -13,9 +13,15 @@ from store.model.errors import InvalidField
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RULES = Rules()
 FRESH = TableState(
-    snapshot_id=7, schema_hash="h", columns=(1, 2), has_table_record=True, captured_snapshot_id=7,
-    captured_schema_hash="h", captured_at=NOW - timedelta(hours=1), captured_columns=frozenset({1, 2}),
-)  # fmt: skip
+    snapshot_id=7,
+    schema_hash="h",
+    columns=(1, 2),
+    has_table_record=True,
+    captured_snapshot_id=7,
+    captured_schema_hash="h",
+    captured_at=NOW - timedelta(hours=1),
+    captured_columns=frozenset({1, 2}),
+)
 BEHIND = replace(FRESH, captured_snapshot_id=6, captured_columns=frozenset(), changed_share=0.01)
 NEVER = replace(
     FRESH, captured_snapshot_id=None, captured_at=None, captured_columns=frozenset(), has_table_record=False

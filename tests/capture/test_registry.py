@@ -97,8 +97,9 @@ def test_request_that_no_engine_captures_has_no_capture_result():
 
 def test_forwarded_requests_reach_the_next_engine_in_one_call():
     """An engine is called once for its own requests, and once for those that other engines pass on."""
-    choosy = FakeEngine("choosy", 1, lambda r: CaptureResult(
-        Outcome.UNCAPTURABLE if r.target.column_id == 1 else Outcome.CAPTURED))  # fmt: skip
+    choosy = FakeEngine(
+        "choosy", 1, lambda r: CaptureResult(Outcome.UNCAPTURABLE if r.target.column_id == 1 else Outcome.CAPTURED)
+    )
     rest = FakeEngine("rest", 2)
     results, _ = run([choosy, rest], requests_for(1, 2, 1))
     assert [r.engine_id for r in results] == ["rest", "choosy", "rest"]

@@ -96,8 +96,9 @@ def test_sketches_that_a_source_has_are_stored_by_column(tmp_path):
 
 def test_cancelled_capture_stores_nothing(lake):
     with LocalStore(place_for_database()) as store:
-        results = store.capture(lake, "lake", "default", "events", progress=lambda share, message: False,
-                                targets=[Target.column(1)])  # fmt: skip
+        results = store.capture(
+            lake, "lake", "default", "events", progress=lambda share, message: False, targets=[Target.column(1)]
+        )
         assert [(r.outcome, r.detail) for r in results] == [(Outcome.DEGRADED, "cancelled")]
         assert store.read("stats.columns", NAME).num_rows == 0
 

@@ -46,7 +46,21 @@ def serve_tables(server, *names):
 
 def relationship(of: str, to: str, **more):
     """A row of `sys.relationships`: `of.x_id` refers to `to.id`."""
-    ends = {f"{end}_{part}": value for end, table in (("from", of), ("to", to))
-            for part, value in (("catalog", "lake"), ("schema", "s"), ("table", table))}  # fmt: skip
-    return ends | {"from_columns": ["x_id"], "to_columns": ["id"], "kind": "INFERRED", "cardinality": "MANY_TO_ONE",
-                   "containment": 1.0, "containment_low": 0.993, "containment_high": 1.0} | more  # fmt: skip
+    ends = {
+        f"{end}_{part}": value
+        for end, table in (("from", of), ("to", to))
+        for part, value in (("catalog", "lake"), ("schema", "s"), ("table", table))
+    }
+    return (
+        ends
+        | {
+            "from_columns": ["x_id"],
+            "to_columns": ["id"],
+            "kind": "INFERRED",
+            "cardinality": "MANY_TO_ONE",
+            "containment": 1.0,
+            "containment_low": 0.993,
+            "containment_high": 1.0,
+        }
+        | more
+    )

@@ -35,11 +35,16 @@ def eventually(probe: Callable[[], Any], within: float = 45.0, ignoring: tuple[t
 
 def file_columns(count: int) -> pa.Table:
     """Rows of `stats.file_columns`, one per file."""
-    return pa.table({
-        "table_catalog": pa.repeat("c", count), "table_schema": pa.repeat("s", count),
-        "table_name": pa.repeat("t", count), "snapshot_id": pa.repeat(1, count),
-        "file_path": [f"part-{number:060d}" for number in range(count)], "column_id": pa.repeat(1, count),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "table_catalog": pa.repeat("c", count),
+            "table_schema": pa.repeat("s", count),
+            "table_name": pa.repeat("t", count),
+            "snapshot_id": pa.repeat(1, count),
+            "file_path": [f"part-{number:060d}" for number in range(count)],
+            "column_id": pa.repeat(1, count),
+        }
+    )
 
 
 @dataclass

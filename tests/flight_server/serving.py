@@ -51,11 +51,20 @@ def _filling(fill: Fill) -> Callable[[Database], None]:
 
 def rows(table: str, snapshot: int, columns: Iterable[int], **more: Any) -> list[dict[str, Any]]:
     return [
-        {"table_catalog": CATALOG, "table_schema": "s", "table_name": table, "snapshot_id": snapshot, "column_id": i,
-         "column_name": f"c{i}", "row_count": 100 + i, "null_count": None if i % 3 == 0 else i,
-         "ndv": i % 60 * 1.5} | more
+        {
+            "table_catalog": CATALOG,
+            "table_schema": "s",
+            "table_name": table,
+            "snapshot_id": snapshot,
+            "column_id": i,
+            "column_name": f"c{i}",
+            "row_count": 100 + i,
+            "null_count": None if i % 3 == 0 else i,
+            "ndv": i % 60 * 1.5,
+        }
+        | more
         for i in columns
-    ]  # fmt: skip
+    ]
 
 
 def put(app: App, given: list[dict[str, Any]], flight: str = "stats.columns", mode: str = "upsert") -> None:

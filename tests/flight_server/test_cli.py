@@ -35,18 +35,32 @@ def test_query_sends_all_of_its_flags(server, run):
     pytest.importorskip("flight_server.conditions.sql")
     server.rows("stats.columns", column_row(ndv=3.0))
     status, out, _ = run(
-        "query", "stats.columns", "--columns", "column_name, ndv", "--where", "ndv > 1", "--limit", 5,
-        "--snapshot", "current", "--allow-stale", "--format", "json",
-    )  # fmt: skip
+        "query",
+        "stats.columns",
+        "--columns",
+        "column_name, ndv",
+        "--where",
+        "ndv > 1",
+        "--limit",
+        5,
+        "--snapshot",
+        "current",
+        "--allow-stale",
+        "--format",
+        "json",
+    )
     assert status == 0 and json.loads(out) == [{"column_name": "id", "ndv": 3.0}]
     (command,) = server.commands
     condition = command.pop("filter", None) or command.pop("predicates")
     assert "ndv" in json.dumps(condition)
     assert command == {
-        "table": "stats.columns", "strict": True, "columns": ["column_name", "ndv"], "limit": 5,
+        "table": "stats.columns",
+        "strict": True,
+        "columns": ["column_name", "ndv"],
+        "limit": 5,
         "snapshot": "current",
         "allow_stale": True,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -152,8 +166,10 @@ def test_failed_table_is_reported_and_the_others_are_processed(server, run, tabl
 
 
 def test_ls_prints_a_line_for_each_table(server, run, tables):
-    server.rows("stats.tables", KEY | {"table_name": "a", "row_count": 1234, "total_size_bytes": 2048,
-                                       "freshness": "EXACT", "snapshot_id": 1})  # fmt: skip
+    server.rows(
+        "stats.tables",
+        KEY | {"table_name": "a", "row_count": 1234, "total_size_bytes": 2048, "freshness": "EXACT", "snapshot_id": 1},
+    )
     broken = KEY | {"table_name": "broken", "state": "FAILING", "last_error": "no log"}
     server.rows("sys.tables", *server.tables["sys.tables"].to_pylist(), broken)
     status, out, _ = run("ls")
@@ -270,10 +286,23 @@ def test_listing_tables_imports_little(server):
     loaded = set(ended.stderr.split())
     assert NAME in ended.stdout and "pyarrow.flight" in loaded
     assert not loaded & {
-        "numpy", "pandas", "pyarrow.compute", "pyarrow.acero", "pyarrow.dataset", "duckdb", "sqlglot", "msgspec",
-        "rich", "pydantic", "datasketches", "pyspark", "deltalake", "pyiceberg", "importlib.metadata",
+        "numpy",
+        "pandas",
+        "pyarrow.compute",
+        "pyarrow.acero",
+        "pyarrow.dataset",
+        "duckdb",
+        "sqlglot",
+        "msgspec",
+        "rich",
+        "pydantic",
+        "datasketches",
+        "pyspark",
+        "deltalake",
+        "pyiceberg",
+        "importlib.metadata",
         "flight_server.app",
-    }  # fmt: skip
+    }
 
 
 def test_commands_about_many_tables_need_no_numpy(server):
@@ -378,10 +407,12 @@ def test_ambiguous_or_unknown_short_name_lists_candidates(server, run, tables):
     row = KEY | {"table_type": "BASE TABLE"}
     for name in ("lake.x.orders", "shop.s.orders"):
         row |= dict(zip(("table_catalog", "table_schema", "table_name"), name.split("."), strict=True))
-        server.tables["information_schema.tables"] = pa.concat_tables([
-            server.tables["information_schema.tables"],
-            pa.Table.from_pylist([row], server.tables["information_schema.tables"].schema),
-        ])  # fmt: skip
+        server.tables["information_schema.tables"] = pa.concat_tables(
+            [
+                server.tables["information_schema.tables"],
+                pa.Table.from_pylist([row], server.tables["information_schema.tables"].schema),
+            ]
+        )
     status, out, err = run("show", "orders")
     assert (status, out) == (1, "")
     assert err == "statflight: 'orders' may be lake.s.orders, lake.x.orders, shop.s.orders; say which\n"

@@ -54,11 +54,14 @@ def test_file_keys_are_spelled_like_flags_or_fields():
     assert (settings.zone_policy.convert, settings.zone_policy.session_timezone) == (True, "Europe/Paris")
 
 
-@pytest.mark.parametrize(("given", "named"), [
-    ({"toml": "hot_bytes = 0"}, ["hot_bytes in the configuration file", "set cache_bytes"]),
-    ({"toml": "hot-bytes = 0"}, ["hot-bytes in the configuration file", "set cache_bytes"]),
-    ({"env": {"STATFLIGHT_HOT_BYTES": "0"}}, ["STATFLIGHT_HOT_BYTES in the env", "set STATFLIGHT_CACHE_BYTES"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"toml": "hot_bytes = 0"}, ["hot_bytes in the configuration file", "set cache_bytes"]),
+        ({"toml": "hot-bytes = 0"}, ["hot-bytes in the configuration file", "set cache_bytes"]),
+        ({"env": {"STATFLIGHT_HOT_BYTES": "0"}}, ["STATFLIGHT_HOT_BYTES in the env", "set STATFLIGHT_CACHE_BYTES"]),
+    ],
+)
 def test_removed_setting_names_its_replacement(given, named):
     with pytest.raises(InvalidArgument) as raised:
         read(**given)
@@ -66,9 +69,13 @@ def test_removed_setting_names_its_replacement(given, named):
 
 
 def test_environment_values_are_parsed_from_text():
-    env = {"STATFLIGHT_SYNC_ENABLED": "no", "STATFLIGHT_REQUIRE_REGISTERED_TABLES": "TRUE",
-           "STATFLIGHT_LEASE_SECONDS": "0.5", "STATFLIGHT_TIMESTAMP_NO_TZ_POLICY": "refuse",
-           "STATFLIGHT_MAX_STREAMS": "10"}  # fmt: skip
+    env = {
+        "STATFLIGHT_SYNC_ENABLED": "no",
+        "STATFLIGHT_REQUIRE_REGISTERED_TABLES": "TRUE",
+        "STATFLIGHT_LEASE_SECONDS": "0.5",
+        "STATFLIGHT_TIMESTAMP_NO_TZ_POLICY": "refuse",
+        "STATFLIGHT_MAX_STREAMS": "10",
+    }
     settings = read(env=env)
     assert (settings.sync_enabled, settings.require_registered_tables, settings.lease_seconds) == (False, True, 0.5)
     assert (settings.timestamp_no_tz_policy, settings.max_streams) == ("REFUSE", 10)
@@ -168,12 +175,22 @@ def test_spark_settings_from_file_flags_and_environment(tmp_path):
         load(flags={"spark": ["nonsense"]}, environ={})
 
 
-@pytest.mark.parametrize(("master", "engine", "scan_engine"), [
-    (None, None, "auto"), ("local", None, "auto"), ("local[*]", None, "auto"), ("local[2,4]", None, "auto"),
-    ("spark://there:7077", None, "spark"), ("sc://there", None, "spark"), ("yarn", None, "spark"),
-    ("local-cluster[2,1,1024]", None, "spark"), ("spark://there:7077", "auto", "auto"), (None, "spark", "spark"),
-    ("spark://there:7077", "local", "local"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("master", "engine", "scan_engine"),
+    [
+        (None, None, "auto"),
+        ("local", None, "auto"),
+        ("local[*]", None, "auto"),
+        ("local[2,4]", None, "auto"),
+        ("spark://there:7077", None, "spark"),
+        ("sc://there", None, "spark"),
+        ("yarn", None, "spark"),
+        ("local-cluster[2,1,1024]", None, "spark"),
+        ("spark://there:7077", "auto", "auto"),
+        (None, "spark", "spark"),
+        ("spark://there:7077", "local", "local"),
+    ],
+)
 def test_master_of_a_cluster_means_spark_unless_the_engine_says_otherwise(master, engine, scan_engine):
     assert Settings(spark_master=master, engine=engine).scan_engine == scan_engine
 

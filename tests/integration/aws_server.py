@@ -70,9 +70,13 @@ class Aws:
         from pyarrow.fs import S3FileSystem
 
         return S3FileSystem(
-            access_key=KEY, secret_key=SECRET, region="us-east-1", scheme="http",
-            endpoint_override=f"127.0.0.1:{self.port}", allow_bucket_creation=True,
-        )  # fmt: skip
+            access_key=KEY,
+            secret_key=SECRET,
+            region="us-east-1",
+            scheme="http",
+            endpoint_override=f"127.0.0.1:{self.port}",
+            allow_bucket_creation=True,
+        )
 
 
 @contextlib.contextmanager
@@ -80,8 +84,11 @@ def process(code: str, *arguments: str) -> Iterator[str]:
     """Runs a Python program that prints a line when it is ready and ends with its input; yields that line."""
     server = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", code, *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     try:
         line = server.stdout.readline().strip()
         assert line, "the server did not start"

@@ -110,16 +110,31 @@ class Google(Handler):
             return self.content(file) if file.is_file() else self.answer(404)
         objects, prefixes = self.list_objects(bucket, self.query.get("prefix", ""), self.query.get("delimiter", ""))
         after = self.query.get("start-after", "")
-        return self.answer(200, "<ListBucketResult>" + "".join(
-            f"<Contents><Key>{escape(n)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-            f"<Size>{f.stat().st_size}</Size><ETag>1</ETag></Contents>" for n, f in objects if n > after
-        ) + "".join(f"<CommonPrefixes><Prefix>{escape(p)}</Prefix></CommonPrefixes>" for p in prefixes)
-            + "</ListBucketResult>")  # fmt: skip
+        return self.answer(
+            200,
+            "<ListBucketResult>"
+            + "".join(
+                f"<Contents><Key>{escape(n)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+                f"<Size>{f.stat().st_size}</Size><ETag>1</ETag></Contents>"
+                for n, f in objects
+                if n > after
+            )
+            + "".join(f"<CommonPrefixes><Prefix>{escape(p)}</Prefix></CommonPrefixes>" for p in prefixes)
+            + "</ListBucketResult>",
+        )
 
     def metadata(self, bucket: str, name: str, file: Path) -> dict:
         at = "2026-01-01T00:00:00.000Z"
-        return {"kind": "storage#object", "bucket": bucket, "name": name, "size": str(file.stat().st_size),
-                "generation": "1", "metageneration": "1", "timeCreated": at, "updated": at}  # fmt: skip
+        return {
+            "kind": "storage#object",
+            "bucket": bucket,
+            "name": name,
+            "size": str(file.stat().st_size),
+            "generation": "1",
+            "metageneration": "1",
+            "timeCreated": at,
+            "updated": at,
+        }
 
     def tokens(self) -> dict:
         file = self.folder.with_name(f"{self.folder.name}.tokens")
@@ -190,8 +205,19 @@ class Azure(Handler):
     def signed(self) -> bool:
         """True if the Shared Key signature is that of the request and the account's key."""
         url = urlsplit(self.path)
-        plain = ["Content-Encoding", "Content-Language", "Content-Length", "Content-MD5", "Content-Type", "Date",
-                 "If-Modified-Since", "If-Match", "If-None-Match", "If-Unmodified-Since", "Range"]  # fmt: skip
+        plain = [
+            "Content-Encoding",
+            "Content-Language",
+            "Content-Length",
+            "Content-MD5",
+            "Content-Type",
+            "Date",
+            "If-Modified-Since",
+            "If-Match",
+            "If-None-Match",
+            "If-Unmodified-Since",
+            "Range",
+        ]
         values = [self.headers.get(name) or "" for name in plain]
         values[2] = "" if values[2] == "0" else values[2]
         sent = sorted((name.lower(), value.strip()) for name, value in self.headers.items())

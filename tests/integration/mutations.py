@@ -7,9 +7,33 @@ import random
 from typing import Any
 
 SCALARS = [
-    None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 10**400, 0.5, 1e308, "", " ", "\x00", "é" * 50,
-    "current", "stats.columns", "c.s.t", "table", "*", "'; DROP TABLE tables; --", "\ud800", "9" * 5000, "%s{0}",
-]  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2**31,
+    2**63,
+    2**64,
+    -(2**63),
+    10**400,
+    0.5,
+    1e308,
+    "",
+    " ",
+    "\x00",
+    "é" * 50,
+    "current",
+    "stats.columns",
+    "c.s.t",
+    "table",
+    "*",
+    "'; DROP TABLE tables; --",
+    "\ud800",
+    "9" * 5000,
+    "%s{0}",
+]
 
 
 def value(rng: random.Random, depth: int = 0) -> Any:

@@ -10,9 +10,7 @@ from capture.connectors.spi import ConnectorConfig
 from capture.publishers.publishing import publish
 from tests.capture.publishers.contract import PublisherContract, Table, rows
 
-CONTRACTS = {
-    "iceberg": "test_iceberg", "lance": "test_lance", "paimon": "test_paimon", "trino": "test_trino_delta"
-}  # fmt: skip
+CONTRACTS = {"iceberg": "test_iceberg", "lance": "test_lance", "paimon": "test_paimon", "trino": "test_trino_delta"}
 
 
 def contract_of(home: str) -> PublisherContract:
@@ -35,9 +33,14 @@ def reopened(home: str, root: Path) -> Table:
     paths = {"iceberg": "w/db/t", "lance": "dots", "paimon": "sales.db/notes", "trino": "events"}
     configs = {
         "iceberg": ConnectorConfig("c", "iceberg", f"sqlite:///{root / 'c.db'}", {"type": "sql", "name": "lake"}),
-        "lance": ConnectorConfig("c", "lance", str(root)), "paimon": ConnectorConfig("c", "paimon", str(root)),
+        "lance": ConnectorConfig("c", "lance", str(root)),
+        "paimon": ConnectorConfig("c", "paimon", str(root)),
         "trino": ConnectorConfig("c", "delta", str(root)),
-    }  # fmt: skip
-    names = {"iceberg": ("db", "t"), "lance": ("default", "dots"), "paimon": ("sales", "notes"),
-             "trino": ("default", "events")}  # fmt: skip
+    }
+    names = {
+        "iceberg": ("db", "t"),
+        "lance": ("default", "dots"),
+        "paimon": ("sales", "notes"),
+        "trino": ("default", "events"),
+    }
     return Table(home, configs[home], *names[home], root / paths[home], rows(0, 150))

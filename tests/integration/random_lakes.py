@@ -17,8 +17,20 @@ from capture.connectors.spi import ConnectorConfig
 from capture.spi import TableHandle
 from tests.integration.random_tables import Type, table, types
 
-_PLAIN = ("bool", "int32", "int64", "float32", "float64", "decimal5_2", "decimal18_4", "decimal38_10", "string",
-          "binary", "date", "timestamp_us")  # fmt: skip
+_PLAIN = (
+    "bool",
+    "int32",
+    "int64",
+    "float32",
+    "float64",
+    "decimal5_2",
+    "decimal18_4",
+    "decimal38_10",
+    "string",
+    "binary",
+    "date",
+    "timestamp_us",
+)
 
 
 @dataclass
@@ -73,8 +85,13 @@ def parquet(rng: random.Random, root: Path, rows: int) -> Lake:
                 part = part.set_column(at, name, narrower.column(rng, len(part)))
         file = directory / (f"side=s{number % 2}" if partitioned else "") / f"{number}.parquet"
         file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(part, file, row_group_size=rng.choice([1, 7, 1000]) if len(part) else None,
-                       use_dictionary=rng.random() < 0.5, write_statistics=rng.random() < 0.9)  # fmt: skip
+        pq.write_table(
+            part,
+            file,
+            row_group_size=rng.choice([1, 7, 1000]) if len(part) else None,
+            use_dictionary=rng.random() < 0.5,
+            write_statistics=rng.random() < 0.9,
+        )
         if partitioned:
             part = part.append_column("side", pa.repeat(f"s{number % 2}", len(part)))
         parts.append(part)
@@ -108,8 +125,9 @@ def delta(rng: random.Random, root: Path, rows: int) -> Lake:
         part = _rows(whole, rows * number // count, rows * (number + 1) // count)
         if number == count - 1 and number:
             part = part.append_column("later", Type(pa.int64(), lambda r: r.randint(-9, 9)).column(rng, len(part)))
-        deltalake.write_deltalake(path, part, mode="append", schema_mode="merge",
-                                  partition_by=["side"] if partitioned else None)  # fmt: skip
+        deltalake.write_deltalake(
+            path, part, mode="append", schema_mode="merge", partition_by=["side"] if partitioned else None
+        )
         so_far = part if so_far is None else _united([so_far, part])
         versions.append(so_far)
     key = "side" if partitioned else None
@@ -123,8 +141,9 @@ def delta(rng: random.Random, root: Path, rows: int) -> Lake:
 
     def append() -> pa.Table:
         more = table(rng, column_types, 30).append_column("side", pa.array([rng.choice("ab") for _ in range(30)]))
-        deltalake.write_deltalake(path, more, mode="append", schema_mode="merge",
-                                  partition_by=["side"] if partitioned else None)  # fmt: skip
+        deltalake.write_deltalake(
+            path, more, mode="append", schema_mode="merge", partition_by=["side"] if partitioned else None
+        )
         return _united([versions[-1], more])
 
     return Lake("delta", str(root), ("default", "t"), versions, key=key, append=append)
@@ -175,8 +194,9 @@ def iceberg(rng: random.Random, root: Path, rows: int) -> Lake:
 
     def append() -> pa.Table:
         more = table(rng, column_types, 30)
-        more = _united([more.rename_columns([name.replace("st.x", "do.t") for name in more.column_names])],
-                       versions[-1].schema)  # fmt: skip
+        more = _united(
+            [more.rename_columns([name.replace("st.x", "do.t") for name in more.column_names])], versions[-1].schema
+        )
         catalog.load_table("n.t").append(more)
         return pa.concat_tables([versions[-1], more])
 
@@ -249,8 +269,14 @@ def paimon(rng: random.Random, root: Path, rows: int) -> Lake:
     half = max(rows // 2, 1)
     for part in filter(len, (_rows(whole, 0, half), _rows(whole, half, rows))):
         versions.append(write(part))
-    return Lake("paimon", str(root), ("sales", "t"), versions, counts_deleted=keyed,
-                append=lambda: write(table(rng, column_types, 30).drop_columns("st.x").cast(schema)))  # fmt: skip
+    return Lake(
+        "paimon",
+        str(root),
+        ("sales", "t"),
+        versions,
+        counts_deleted=keyed,
+        append=lambda: write(table(rng, column_types, 30).drop_columns("st.x").cast(schema)),
+    )
 
 
 def iceberg_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
@@ -290,9 +316,9 @@ def iceberg_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
             files = [built.position_deletes(target, rows_of)]
         else:  # a vector replaces all earlier ones of its file
             for path, some in deleted.items():
-                vectors[path] = vectors.get(path, set()) | some | set(range(len(parts[path]))).difference(
-                    live[path].to_pylist()
-                )  # fmt: skip
+                vectors[path] = (
+                    vectors.get(path, set()) | some | set(range(len(parts[path]))).difference(live[path].to_pylist())
+                )
                 deleted[path] = vectors[path]
             files = built.deletion_vectors(target, {path: sorted(some) for path, some in vectors.items() if some})
         if files:
@@ -355,10 +381,14 @@ def delta_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
             commit.append({"add": adds[path]})
         name = f"{len(list(log.glob('*.json'))):020}.json"
         (log / name).write_text("\n".join(map(json.dumps, commit)))
-        versions.append(pa.concat_tables(
-            [part.take(pa.array(sorted(set(range(len(part))) - deleted[path]), pa.int64()))
-             for path, part in parts.items()]
-        ))  # fmt: skip
+        versions.append(
+            pa.concat_tables(
+                [
+                    part.take(pa.array(sorted(set(range(len(part))) - deleted[path]), pa.int64()))
+                    for path, part in parts.items()
+                ]
+            )
+        )
     return Lake("delta", str(root), ("default", "t"), versions)
 
 
@@ -369,9 +399,14 @@ def _z85(data: bytes) -> str:
 
 
 FORMATS: dict[str, Callable[[random.Random, Path, int], Lake]] = {
-    "parquet": parquet, "delta": delta, "delta deletes": delta_deletes, "iceberg": iceberg,
-    "iceberg deletes": iceberg_deletes, "lance": lance, "paimon": paimon,
-}  # fmt: skip
+    "parquet": parquet,
+    "delta": delta,
+    "delta deletes": delta_deletes,
+    "iceberg": iceberg,
+    "iceberg deletes": iceberg_deletes,
+    "lance": lance,
+    "paimon": paimon,
+}
 
 
 def _rows(whole: pa.Table, start: int, stop: int) -> pa.Table:

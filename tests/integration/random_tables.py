@@ -90,26 +90,32 @@ def types(far: bool = True) -> dict[str, Type]:
     for unit in _NANOS:
         for zone in (None, "UTC"):
             instants[f"timestamp_{unit}{'_utc' if zone else ''}"] = Type(pa.timestamp(unit, zone), _instant(unit, far))
-    return whole | instants | {
-        "bool": Type(pa.bool_(), lambda rng: rng.random() < 0.5),
-        "float16": Type(pa.float16(), _float),
-        "float32": Type(pa.float32(), _float),
-        "float64": Type(pa.float64(), _double),
-        "decimal5_2": Type(pa.decimal128(5, 2), _decimal(5, 2)),
-        "decimal18_4": Type(pa.decimal128(18, 4), _decimal(18, 4)),
-        "decimal38_10": Type(pa.decimal128(38, 10), _decimal(38, 10)),
-        "decimal60_7": Type(pa.decimal256(60, 7), _decimal(60, 7)),
-        "string": Type(pa.string(), _text),
-        "large_string": Type(pa.large_string(), _text),
-        "coded": Type(pa.dictionary(pa.int32(), pa.string()), _text),
-        "binary": Type(pa.binary(), lambda rng: rng.randbytes(rng.choice([0, 1, 5, 70]))),
-        "fixed": Type(pa.binary(4), lambda rng: rng.randbytes(4)),
-        "date": Type(pa.date32(), lambda rng: rng.choice([0, -1, rng.randint(*days)])),
-        "time_ms": Type(pa.time32("ms"), lambda rng: rng.randrange(86_400_000)),
-        "time_us": Type(pa.time64("us"), lambda rng: rng.choice([0, 86_399_999_999, rng.randrange(86_400_000_000)])),
-        "time_ns": Type(pa.time64("ns"), lambda rng: rng.choice([1, 86_399_999_999_999, rng.randrange(10**9)])),
-        "duration": Type(pa.duration("us"), lambda rng: rng.randint(-5, 5)),
-    }  # fmt: skip
+    return (
+        whole
+        | instants
+        | {
+            "bool": Type(pa.bool_(), lambda rng: rng.random() < 0.5),
+            "float16": Type(pa.float16(), _float),
+            "float32": Type(pa.float32(), _float),
+            "float64": Type(pa.float64(), _double),
+            "decimal5_2": Type(pa.decimal128(5, 2), _decimal(5, 2)),
+            "decimal18_4": Type(pa.decimal128(18, 4), _decimal(18, 4)),
+            "decimal38_10": Type(pa.decimal128(38, 10), _decimal(38, 10)),
+            "decimal60_7": Type(pa.decimal256(60, 7), _decimal(60, 7)),
+            "string": Type(pa.string(), _text),
+            "large_string": Type(pa.large_string(), _text),
+            "coded": Type(pa.dictionary(pa.int32(), pa.string()), _text),
+            "binary": Type(pa.binary(), lambda rng: rng.randbytes(rng.choice([0, 1, 5, 70]))),
+            "fixed": Type(pa.binary(4), lambda rng: rng.randbytes(4)),
+            "date": Type(pa.date32(), lambda rng: rng.choice([0, -1, rng.randint(*days)])),
+            "time_ms": Type(pa.time32("ms"), lambda rng: rng.randrange(86_400_000)),
+            "time_us": Type(
+                pa.time64("us"), lambda rng: rng.choice([0, 86_399_999_999, rng.randrange(86_400_000_000)])
+            ),
+            "time_ns": Type(pa.time64("ns"), lambda rng: rng.choice([1, 86_399_999_999_999, rng.randrange(10**9)])),
+            "duration": Type(pa.duration("us"), lambda rng: rng.randint(-5, 5)),
+        }
+    )
 
 
 def table(rng: random.Random, of: Mapping[str, Type], rows: int, nested: bool = True) -> pa.Table:
@@ -121,9 +127,10 @@ def table(rng: random.Random, of: Mapping[str, Type], rows: int, nested: bool = 
         inner = pa.StructArray.from_arrays([number.column(rng, rows)], ["z.z"])
         columns["st.x"] = number.column(rng, rows)
         columns["st"] = pa.StructArray.from_arrays(
-            [word.column(rng, rows), inner], ["x", "deep"],
+            [word.column(rng, rows), inner],
+            ["x", "deep"],
             mask=pa.array([rng.random() < 0.2 for _ in range(rows)], pa.bool_()),
-        )  # fmt: skip
+        )
     return pa.table(columns)
 
 
@@ -150,8 +157,10 @@ def comparables(values: pa.ChunkedArray, lt: LogicalType) -> list[Any]:
         values, type = values.cast(type.value_type), type.value_type
     values = values.drop_null()
     if pa.types.is_temporal(type) and lt.kind is not Kind.INTERVAL:
-        raw = pa.chunked_array([c.view(pa.int32() if type.bit_width == 32 else pa.int64()) for c in values.chunks],
-                               pa.int32() if type.bit_width == 32 else pa.int64()).to_pylist()  # fmt: skip
+        raw = pa.chunked_array(
+            [c.view(pa.int32() if type.bit_width == 32 else pa.int64()) for c in values.chunks],
+            pa.int32() if type.bit_width == 32 else pa.int64(),
+        ).to_pylist()
         return raw if lt.kind is Kind.DATE else [value * _NANOS[type.unit] for value in raw]
     found = values.to_pylist()
     if lt.kind is Kind.FLOAT:

@@ -26,8 +26,12 @@ sys.exit(main())
 
 def aws_variables(endpoint: str) -> dict[str, str]:
     """The environment that reaches an S3 server."""
-    return {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_REGION": "us-east-1"}  # fmt: skip
+    return {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+    }
 
 
 class Server:
@@ -56,11 +60,27 @@ class Server:
         durability = ("-o", "durability=replicated") if durable and "--follow" not in flags else ()
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [*([sys.executable, "-c", _STORM] if storm else [STATFLIGHT]), "serve", "--db", db, "--port", "0",
-                 "--workers", "0", "-o", "watch-seconds=0", "-o", f"writer-lease-seconds={LEASE_SECONDS}", *durability,
-                 *map(str, flags)],
-                stdout=subprocess.PIPE, stderr=errors, text=True, env=clean | (env or {}),
-            )  # fmt: skip
+                [
+                    *([sys.executable, "-c", _STORM] if storm else [STATFLIGHT]),
+                    "serve",
+                    "--db",
+                    db,
+                    "--port",
+                    "0",
+                    "--workers",
+                    "0",
+                    "-o",
+                    "watch-seconds=0",
+                    "-o",
+                    f"writer-lease-seconds={LEASE_SECONDS}",
+                    *durability,
+                    *map(str, flags),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=clean | (env or {}),
+            )
         line = self.process.stdout.readline()
         found = re.search(r"listening on (grpc\S+)", line)
         if found is None:
@@ -89,5 +109,12 @@ class Server:
 
 def row(number: int) -> pa.Table:
     """A row of `stats.tables`, of a table of its own."""
-    return pa.table({"table_catalog": ["c"], "table_schema": ["s"], "table_name": [f"t{number}"],
-                     "snapshot_id": [1], "row_count": [number]})  # fmt: skip
+    return pa.table(
+        {
+            "table_catalog": ["c"],
+            "table_schema": ["s"],
+            "table_name": [f"t{number}"],
+            "snapshot_id": [1],
+            "row_count": [number],
+        }
+    )

@@ -51,10 +51,14 @@ def table_predicates(name: str = "t") -> list[dict[str, Any]]:
 def generation(number: int, rows: int, name: str = "t", snapshot: int = 1) -> pa.Table:
     """Columns with the generation's number as row_count; their count depends on it, so that mixtures are detected."""
     count = rows + number % 7
-    return pa.table({
-        **{key: [value] * count for key, value in (KEY | {"table_name": name}).items()},
-        "snapshot_id": [snapshot] * count, "column_id": list(range(1, count + 1)), "row_count": [number] * count,
-    })  # fmt: skip
+    return pa.table(
+        {
+            **{key: [value] * count for key, value in (KEY | {"table_name": name}).items()},
+            "snapshot_id": [snapshot] * count,
+            "column_id": list(range(1, count + 1)),
+            "row_count": [number] * count,
+        }
+    )
 
 
 generation(0, 1)  # pyarrow imports pandas with the first value it converts, which takes seconds on a busy machine
@@ -118,11 +122,26 @@ class FilesPublisher(Publisher):
 def make_lake(db: Path, name: str) -> None:
     """Creates a database whose catalog has a table of a lake, so that captures accept it."""
     table = {
-        "schema": KEY["table_schema"], "name": name, "table_id": "id", "location": "/nowhere", "schema_hash": "h",
-        "schemas": {"h": [["a", "INT", True, 1]]}, "current_snapshot_id": 1, "live_snapshot_ids": [1],
-        "snapshots": [{"snapshot_id": 1, "ordinal": 1, "parent_snapshot_id": None, "sequence_number": 1,
-                       "committed_at": None, "operation": None, "schema_hash": "h"}],
-    }  # fmt: skip
+        "schema": KEY["table_schema"],
+        "name": name,
+        "table_id": "id",
+        "location": "/nowhere",
+        "schema_hash": "h",
+        "schemas": {"h": [["a", "INT", True, 1]]},
+        "current_snapshot_id": 1,
+        "live_snapshot_ids": [1],
+        "snapshots": [
+            {
+                "snapshot_id": 1,
+                "ordinal": 1,
+                "parent_snapshot_id": None,
+                "sequence_number": 1,
+                "committed_at": None,
+                "operation": None,
+                "schema_hash": "h",
+            }
+        ],
+    }
     database = Database(db)
     catalog = Catalog(database)
 

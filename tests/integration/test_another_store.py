@@ -28,9 +28,10 @@ def installed(directory: Path) -> dict[str, str]:
         "[statflight.stores]\nsqlite = tests.store.sqlite_store:SqliteStatsStore\n"
     )
     return {
-        "PYTHONPATH": f"{package.parent}:{ROOT}", "STATFLIGHT_STORE": "sqlite",
+        "PYTHONPATH": f"{package.parent}:{ROOT}",
+        "STATFLIGHT_STORE": "sqlite",
         "STATFLIGHT_STORE_URI": str(directory / "stats.sqlite"),
-    }  # fmt: skip
+    }
 
 
 def served(client: Client) -> dict[str, list[Any]]:

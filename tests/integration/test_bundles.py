@@ -44,13 +44,15 @@ def test_corrupt_table_of_a_bundle_fails_alone(tmp_path):
         bad.write_bytes(b"PAR1" + b"\xff" * 60 + content[64:])
         requests = [
             {"table": f"lake.default.t{number:02}", "target": target}
-            for number in range(TABLES) for target in ({"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 1})
-        ]  # fmt: skip
+            for number in range(TABLES)
+            for target in ({"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 1})
+        ]
         outcomes = client.act("capture", {"requests": requests})
         failed = {a["table"] for a, o in zip(requests, outcomes, strict=True) if o["outcome"] != "CAPTURED"}
         assert failed == {"lake.default.t07"}
-        rows = client.get({"table": "stats.columns", "predicates": [
-            {"column": "column_name", "op": "EQ", "values": ["id"]}]}).to_pylist()  # fmt: skip
+        rows = client.get(
+            {"table": "stats.columns", "predicates": [{"column": "column_name", "op": "EQ", "values": ["id"]}]}
+        ).to_pylist()
         assert {row["table_name"]: row["ndv"] for row in rows if row["table_name"] != "t07"} == {
             f"t{number:02}": number + 1 for number in range(TABLES) if number != 7
         }
@@ -60,8 +62,10 @@ def test_corrupt_table_of_a_bundle_fails_alone(tmp_path):
 
 def test_concurrent_requests_for_the_same_tables_both_complete(tmp_path):
     with discovered(tmp_path) as (_, client):
-        requests = [{"table": f"lake.default.t{number:02}", "target": {"kind": "COLUMN", "column_id": 1}}
-                    for number in range(TABLES)]  # fmt: skip
+        requests = [
+            {"table": f"lake.default.t{number:02}", "target": {"kind": "COLUMN", "column_id": 1}}
+            for number in range(TABLES)
+        ]
         with ThreadPoolExecutor(2) as pool:
             both = [pool.submit(client.act, "capture", {"requests": requests}) for _ in range(2)]
             outcomes = [outcome["outcome"] for one in both for outcome in one.result()]
@@ -75,8 +79,10 @@ def test_bundle_of_a_killed_worker_is_captured_by_its_successor(tmp_path):
     with discovered(tmp_path, "-o", "lease_seconds=2") as (server, client):
         server_pid = server.process.pid
         (worker,) = map(int, Path(f"/proc/{server_pid}/task/{server_pid}/children").read_text().split())
-        requests = [{"table": f"lake.default.t{number:02}", "target": {"kind": "COLUMN", "column_id": 1}}
-                    for number in range(TABLES)]  # fmt: skip
+        requests = [
+            {"table": f"lake.default.t{number:02}", "target": {"kind": "COLUMN", "column_id": 1}}
+            for number in range(TABLES)
+        ]
 
         def started() -> bool:
             jobs = client.get({"table": "sys.capture_jobs"}).to_pylist()

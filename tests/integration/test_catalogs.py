@@ -38,8 +38,13 @@ class Rest:
         (self.folder / "token").write_text(token)
 
     def require_signature(self, secret: str, session: str = "") -> None:
-        settings = {"access_key": KEY, "secret": secret, "region": "us-east-1", "service": "execute-api",
-                "session": session}  # fmt: skip
+        settings = {
+            "access_key": KEY,
+            "secret": secret,
+            "region": "us-east-1",
+            "service": "execute-api",
+            "session": session,
+        }
         (self.folder / "aws").write_text(json.dumps(settings))
 
     def requests(self) -> list[str]:
@@ -169,8 +174,12 @@ def test_publish_to_rest_and_read_back(rest):
     _publish(open_connector(rest.config()), "sales.eu", "points")
 
 
-SIGNING = {"rest.sigv4-enabled": "true", "rest.signing-region": "us-east-1", "rest.signing-name": "execute-api",
-           "client.region": "us-east-1"}  # fmt: skip
+SIGNING = {
+    "rest.sigv4-enabled": "true",
+    "rest.signing-region": "us-east-1",
+    "rest.signing-name": "execute-api",
+    "client.region": "us-east-1",
+}
 
 
 def test_requests_are_signed_with_sigv4(rest):
@@ -182,8 +191,14 @@ def test_requests_are_signed_with_sigv4(rest):
     _publish(open_connector(rest.config(**options)), "sales.eu", "points")
 
 
-@pytest.mark.parametrize("wrong", [{"client.secret-access-key": "hush-hush-but-wrong"}, {"rest.signing-name": "glue"},
-                                   {"rest.sigv4-enabled": "false"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"client.secret-access-key": "hush-hush-but-wrong"},
+        {"rest.signing-name": "glue"},
+        {"rest.sigv4-enabled": "false"},
+    ],
+)
 def test_error_of_a_wrong_signature_shows_no_secret(rest, wrong):
     pytest.importorskip("boto3")
     rest.require_signature(SECRET)
@@ -361,8 +376,13 @@ def unity(aws):
     deltalake.write_deltalake(location, ROWS, storage_options=aws.options)
     keys = {"access_key_id": "an-access-key", "secret_access_key": SECRET, "session_token": "a-session"}
     with process(_UNITY, json.dumps({"token": TOKEN, "location": location, "keys": keys})) as port:
-        options = {"token": TOKEN, "unity_allow_http_url": "true", "aws_endpoint": aws.endpoint,
-                   "aws_region": "us-east-1", "aws_allow_http": "true"}  # fmt: skip
+        options = {
+            "token": TOKEN,
+            "unity_allow_http_url": "true",
+            "aws_endpoint": aws.endpoint,
+            "aws_region": "us-east-1",
+            "aws_allow_http": "true",
+        }
         yield ConnectorConfig("c", "delta", f"uc://127.0.0.1:{port}/main", options)
 
 

@@ -44,12 +44,14 @@ HIDDEN: dict[str, dict[str, Any]] = {
 def rows_of(number: int) -> pa.Table:
     """Rows of a file; each file has its own range of values, and a tenth of nulls."""
     ids = range(number * 100, number * 100 + ROWS)
-    return pa.table({
-        "id": pa.array([None if i % 10 == 3 else i for i in ids], pa.int64()),
-        "word": [None if i % 10 == 4 else f"w{i:05}" for i in ids],
-        "ratio": pa.array([None if i % 10 == 5 else i / 8 for i in ids], pa.float64()),
-        "part": pa.array([number] * ROWS, pa.int64()),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "id": pa.array([None if i % 10 == 3 else i for i in ids], pa.int64()),
+            "word": [None if i % 10 == 4 else f"w{i:05}" for i in ids],
+            "ratio": pa.array([None if i % 10 == 5 else i / 8 for i in ids], pa.float64()),
+            "part": pa.array([number] * ROWS, pa.int64()),
+        }
+    )
 
 
 @dataclass
@@ -172,16 +174,22 @@ def path_of_liar(connector: Connector, lake: Lake) -> str:
     newest = max(snapshots, key=lambda snapshot: snapshot.ordinal).snapshot_id
     tasks = connector.plan_files(*lake.name, newest, {"id": 1, "word": 2, "ratio": 3, "part": 4})
     (path,) = (
-        task.file_path for task in tasks
+        task.file_path
+        for task in tasks
         if pq.read_table(task.location.removeprefix("file://"), partitioning=None)["word"][0].as_py() == "w00200"
-    )  # fmt: skip
+    )
     return path
 
 
-@pytest.mark.parametrize(("format", "lie", "way"), [
-    *((format, lie, "scan") for format in MAKERS for lie in HIDDEN),
-    ("delta", "nulls", "sample"), ("iceberg", "max", "sample"), ("delta", "min", "partition"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("format", "lie", "way"),
+    [
+        *((format, lie, "scan") for format in MAKERS for lie in HIDDEN),
+        ("delta", "nulls", "sample"),
+        ("iceberg", "max", "sample"),
+        ("delta", "min", "partition"),
+    ],
+)
 def test_data_that_contradicts_the_metadata_is_not_pruned_by_it(tmp_path, monkeypatch, caplog, format, lie, way):
     lake = MAKERS[format](tmp_path, lie, monkeypatch)
     with opened(lake, tmp_path) as (store, connector):

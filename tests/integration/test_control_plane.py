@@ -99,8 +99,9 @@ def test_job_of_a_killed_worker_is_finished_by_another_and_published_once(tmp_pa
         assert rows(client, "stats.tables") == []
         worker = subprocess.Popen([STATFLIGHT, "worker", "--server", server.uri], stderr=subprocess.DEVNULL)
         try:
-            (job,) = eventually(lambda: [j for j in client.act("get_job", {"job_id": queued["job_id"]})
-                                         if j["state"] == "SUCCEEDED"])  # fmt: skip
+            (job,) = eventually(
+                lambda: [j for j in client.act("get_job", {"job_id": queued["job_id"]}) if j["state"] == "SUCCEEDED"]
+            )
         finally:
             worker.terminate()
             worker.wait(20)
@@ -138,12 +139,21 @@ def test_auto_analyze_captures_new_and_changed_tables_only(tmp_path, lake):
     (tmp_path / "statflight.toml").write_text('auto_analyze = "min_interval=0s"\nauto_analyze_seconds = 1\n')
     with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
         connect(client, lake)
-        eventually(lambda: {r["table_name"] for r in rows(client, "stats.columns") if r["ndv"] is not None} >= {
-            "t0", "t1", "t2", "t3"})  # fmt: skip
+        eventually(
+            lambda: (
+                {r["table_name"] for r in rows(client, "stats.columns") if r["ndv"] is not None}
+                >= {"t0", "t1", "t2", "t3"}
+            )
+        )
         jobs = len(rows(client, "sys.capture_jobs"))
         # of the next run of the policy, a second later
-        eventually(lambda: [d for d in rows(client, "sys.capture_decisions")
-                            if d["engine_id"] == "policy" and "not now, because" in d["detail"]])  # fmt: skip
+        eventually(
+            lambda: [
+                d
+                for d in rows(client, "sys.capture_decisions")
+                if d["engine_id"] == "policy" and "not now, because" in d["detail"]
+            ]
+        )
         time.sleep(3)
         assert len(rows(client, "sys.capture_jobs")) == jobs  # fresh tables are not captured again
         # a later run captures a changed table

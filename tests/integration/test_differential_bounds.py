@@ -33,12 +33,22 @@ FLIGHT = "stats.file_columns"
 MATCHES = {"=": operator.eq, ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 # Of a condition on a column: the condition on the bounds of the files that it skips.
 SKIPS: dict[str, list[tuple[str, str]]] = {
-    "=": [("max", "<"), ("min", ">")], ">": [("max", "<=")], ">=": [("max", "<")], "<": [("min", ">=")],
+    "=": [("max", "<"), ("min", ">")],
+    ">": [("max", "<=")],
+    ">=": [("max", "<")],
+    "<": [("min", ">=")],
     "<=": [("min", ">")],
-}  # fmt: skip
+}
 OPS = {"<": "LT", "<=": "LTE", ">": "GT", ">=": "GTE"}
-SQL_TYPES = {Kind.INT: "BIGINT", Kind.DOUBLE: "DOUBLE", Kind.FLOAT: "FLOAT", Kind.DATE: "DATE", Kind.STRING: "VARCHAR",
-             Kind.TIMESTAMP: "TIMESTAMP", Kind.BOOLEAN: "BOOLEAN"}  # fmt: skip
+SQL_TYPES = {
+    Kind.INT: "BIGINT",
+    Kind.DOUBLE: "DOUBLE",
+    Kind.FLOAT: "FLOAT",
+    Kind.DATE: "DATE",
+    Kind.STRING: "VARCHAR",
+    Kind.TIMESTAMP: "TIMESTAMP",
+    Kind.BOOLEAN: "BOOLEAN",
+}
 NUMERIC = (Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL)
 
 
@@ -60,8 +70,9 @@ def languages(kind: Kind, text: str, skips: list[tuple[str, str]]) -> Iterator[A
     for literal in literals:
         yield {"or": [{"column": column, "op": OPS[op], "values": [literal]} for column, op in skips]}
         if kind is not Kind.DECIMAL or literal is text or -38 < literal.adjusted() < 38:  # a Decimal of pyarrow
-            terms = [getattr(operator, OPS[op].lower().replace("te", "e"))(pc.field(column), literal)
-                     for column, op in skips]  # fmt: skip
+            terms = [
+                getattr(operator, OPS[op].lower().replace("te", "e"))(pc.field(column), literal) for column, op in skips
+            ]
             yield terms[0] if len(terms) == 1 else terms[0] | terms[1]
         if "\x00" not in text:
             shown = quoted(text) if literal is text else text
@@ -80,8 +91,11 @@ class Skips:
         if isinstance(where, str):
             where = f"table_catalog = {quoted(self.catalog)} AND column_id = {column_id} AND ({where})"
         elif isinstance(where, dict):
-            where = [{"column": "table_catalog", "op": "EQ", "values": [self.catalog]},
-                     {"column": "column_id", "op": "EQ", "values": [column_id]}, where]  # fmt: skip
+            where = [
+                {"column": "table_catalog", "op": "EQ", "values": [self.catalog]},
+                {"column": "column_id", "op": "EQ", "values": [column_id]},
+                where,
+            ]
         else:
             where = (pc.field("table_catalog") == self.catalog) & (pc.field("column_id") == column_id) & where
             if as_dataset:
@@ -92,8 +106,10 @@ class Skips:
     def by_statement(self, kind: Kind, text: str, column_id: int, skips: list[tuple[str, str]]) -> set[str]:
         type, literal = SQL_TYPES[kind], quoted(text)
         terms = " OR ".join(f"TRY_CAST({column} AS {type}) {op} CAST({literal} AS {type})" for column, op in skips)
-        sql = f"SELECT file_path FROM stats.file_columns WHERE table_catalog = {quoted(self.catalog)} AND" \
-              f" column_id = {column_id} AND ({terms})"  # fmt: skip
+        sql = (
+            f"SELECT file_path FROM stats.file_columns WHERE table_catalog = {quoted(self.catalog)} AND"
+            f" column_id = {column_id} AND ({terms})"
+        )
         return set(self.live.get(write_any("CommandStatementQuery", (1, sql.encode())))["file_path"].to_pylist())
 
 
@@ -114,8 +130,9 @@ def check_skipped(format: str, seed: int, server: LiveServer, count: int = LITER
     checked = 0
     with StatsClient(server.uri) as client:
         client.put(FLIGHT, rows)
-        stored = client.read(FLIGHT, where=[{"column": "table_catalog", "op": "EQ", "values": [catalog]}],
-                             snapshot="current").to_pylist()  # fmt: skip
+        stored = client.read(
+            FLIGHT, where=[{"column": "table_catalog", "op": "EQ", "values": [catalog]}], snapshot="current"
+        ).to_pylist()
         skipped = Skips(client, server, catalog)
         for column_id, files in values.items():
             lt = parse(table.by_id[column_id].logical_type)
@@ -128,13 +145,19 @@ def check_skipped(format: str, seed: int, server: LiveServer, count: int = LITER
                 if isinstance(x, float) and math.isnan(x):
                     continue
                 for op, skips in SKIPS.items():
-                    matching = {path for path, found in files.items()
-                                if any(MATCHES[op](value, x) for value in comparables(found, lt))}  # fmt: skip
+                    matching = {
+                        path
+                        for path, found in files.items()
+                        if any(MATCHES[op](value, x) for value in comparables(found, lt))
+                    }
                     expected = {
-                        row["file_path"] for row in of_column
-                        if any(row[side] is not None and MATCHES[compare](bound(row[side], lt), x)
-                               for side, compare in skips)
-                    }  # fmt: skip
+                        row["file_path"]
+                        for row in of_column
+                        if any(
+                            row[side] is not None and MATCHES[compare](bound(row[side], lt), x)
+                            for side, compare in skips
+                        )
+                    }
                     forms = list(languages(lt.kind, text, skips))
                     where = rng.choice(forms)
                     paths = skipped.paths(where, column_id, rng.random() < 0.5)

@@ -63,8 +63,9 @@ class History:
 
     def __post_init__(self) -> None:
         streams = Streams(4, 60.0, 1 << 30)
-        self.scanner = Scanner(self.local.database, self.local.catalog, self.local.database.versions, SliceCache(0),
-                               streams)  # fmt: skip
+        self.scanner = Scanner(
+            self.local.database, self.local.catalog, self.local.database.versions, SliceCache(0), streams
+        )
         self.scanner.queries.arrow_sources = {}
         self.tables: dict[int, TableHandle] = {}
         self.hashes: dict[int, str] = {}  # of the tables' schemas
@@ -249,8 +250,15 @@ def stored(state: History, snapshot_id: int) -> TableStatistics:
     rows = state.local.read("stats.columns", state.name, snapshot_id).to_pylist()
     sketches = state.local.read("stats.sketches", state.name, snapshot_id).to_pylist()
     thetas = {row["column_id"]: row["data"] for row in sketches if row["role"] == "NDV"}
-    columns = [ColumnStatistics(row["column_id"], row["column_name"], theta=thetas.get(row["column_id"]),
-                                **{name: row[name] for name in COPIED}) for row in rows]  # fmt: skip
+    columns = [
+        ColumnStatistics(
+            row["column_id"],
+            row["column_name"],
+            theta=thetas.get(row["column_id"]),
+            **{name: row[name] for name in COPIED},
+        )
+        for row in rows
+    ]
     return TableStatistics(*state.lake.name, snapshot_id, tuple(columns), len(state.lake.versions[-1]), 4000)
 
 

@@ -48,10 +48,24 @@ CONDITIONS: Final = 8  # of each lake and way of capture; tests/benchmarks/bench
 TABLE: Final = "lake.s.t"
 KNOWN: Final = ("stats.columns", "stats.file_columns")
 NAMES: Final = ("table_catalog", "table_schema", "table_name")
-COMPARES: Final = {"EQ": operator.eq, "NEQ": operator.ne, "LT": operator.lt, "LTE": operator.le, "GT": operator.gt,
-                   "GTE": operator.ge}  # fmt: skip
-ICEBERG: Final = {"EQ": "eq", "NEQ": "not-eq", "LT": "lt", "LTE": "lt-eq", "GT": "gt", "GTE": "gt-eq",
-                  "IS_NULL": "is-null", "IS_NOT_NULL": "not-null"}  # fmt: skip
+COMPARES: Final = {
+    "EQ": operator.eq,
+    "NEQ": operator.ne,
+    "LT": operator.lt,
+    "LTE": operator.le,
+    "GT": operator.gt,
+    "GTE": operator.ge,
+}
+ICEBERG: Final = {
+    "EQ": "eq",
+    "NEQ": "not-eq",
+    "LT": "lt",
+    "LTE": "lt-eq",
+    "GT": "gt",
+    "GTE": "gt-eq",
+    "IS_NULL": "is-null",
+    "IS_NOT_NULL": "not-null",
+}
 ABOVE: Final = ("NEQ", "GT", "GTE")  # true for NaN, to readers that order it above every number
 DATA: Final = pc.field("file_content") == "DATA"
 READERS: Final = [(greatest, double) for greatest in (True, False) for double in (True, False)]
@@ -162,9 +176,11 @@ def app_with(sinks: Sequence[Sink], root: Path, table: TableHandle) -> Iterator[
                     app.store.put([Put(flight, validation.prepare(FLIGHTS[flight], named), PutMode.UPSERT)])
         described = table.connector.describe(table.schema, table.name)
         if PARTITION_SPECS in described.properties:
-            app.database.write(lambda connection: connection.execute(
-                "UPDATE tables SET format = 'iceberg', properties = ?", [json.dumps(dict(described.properties))]
-            ))  # fmt: skip
+            app.database.write(
+                lambda connection: connection.execute(
+                    "UPDATE tables SET format = 'iceberg', properties = ?", [json.dumps(dict(described.properties))]
+                )
+            )
             app.catalog.reload(app.database.read())
             app.database.versions.renew()
         yield app
@@ -257,9 +273,13 @@ def as_iceberg(tree: Mapping[str, Any]) -> Any:
 
 
 def check_answers(
-    app: App, conditions: Conditions, node: Node | None, told: str, names: Sequence[str],
+    app: App,
+    conditions: Conditions,
+    node: Node | None,
+    told: str,
+    names: Sequence[str],
     kept: Mapping[str, str] | None = None,
-) -> int:  # fmt: skip
+) -> int:
     """Checks answers about columns by the rows of the files that are kept; returns how many there are."""
     files = next(iter(conditions.columns.values()))[1]
     paths = list(files if kept is None else kept)

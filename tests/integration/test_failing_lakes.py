@@ -85,7 +85,10 @@ def test_table_that_the_catalog_fails_to_load_is_degraded_alone(client, rest, fa
     rest.fault(**fault, times=99, about="/tables/slow")
     outcomes = captured(client, *(f"lake.sales.{name}" for name in found))
     assert {name: result["outcome"] for name, result in outcomes.items()} == {
-        "one": "CAPTURED", "two": "CAPTURED", "slow": "DEGRADED"}  # fmt: skip
+        "one": "CAPTURED",
+        "two": "CAPTURED",
+        "slow": "DEGRADED",
+    }
     assert 'table "sales.slow"' in outcomes["slow"]["detail"]
     again = {t["table"].rpartition(".")[2]: t for t in client.act("discover", {"catalog": "lake"})}
     assert [name for name, result in again.items() if "error" in result] == ["slow"]
@@ -117,8 +120,15 @@ def test_secrets_are_in_the_vault_and_nowhere_else(tmp_path, rest):
         responses.append(captured(client, "given.sales.one", "named.sales.two"))
         connect_rejected("wrong", "iceberg", rest.uri, token=SECRET)
         connect_rejected("wrong", "delta", f"uc://{rest.uri[7:]}/main", token=SECRET, unity_allow_http_url="true")
-        connect_rejected("wrong", "parquet", "s3://bucket/x", aws_endpoint="http://127.0.0.1:9", aws_access_key_id="k",
-                aws_secret_access_key=SECRET, timeout="1")  # fmt: skip
+        connect_rejected(
+            "wrong",
+            "parquet",
+            "s3://bucket/x",
+            aws_endpoint="http://127.0.0.1:9",
+            aws_access_key_id="k",
+            aws_secret_access_key=SECRET,
+            timeout="1",
+        )
         connect_rejected("wrong", "iceberg", f"postgresql://me:{SECRET}@127.0.0.1:9/x", type="sql")
         connect_rejected("wrong", "iceberg", rest.uri, token=SECRET, colour=SECRET)
         rest.protect(NEW_TOKEN)
@@ -143,5 +153,9 @@ def test_secrets_are_in_the_vault_and_nowhere_else(tmp_path, rest):
 
 def _flights(client: Client) -> list[str]:
     listed = client.flight.list_flights(options=client.options())
-    return [json.loads(info.descriptor.command)["table"] if info.descriptor.command else ".".join(
-        part.decode() for part in info.descriptor.path) for info in listed]  # fmt: skip
+    return [
+        json.loads(info.descriptor.command)["table"]
+        if info.descriptor.command
+        else ".".join(part.decode() for part in info.descriptor.path)
+        for info in listed
+    ]

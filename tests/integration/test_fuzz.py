@@ -55,9 +55,21 @@ def client(served):
 
 def prepare(client: Client) -> None:
     client.timeout = 2.0
-    table = pa.Table.from_pylist([
-        {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "column_name": "id",
-         "logical_type": "INT", "row_count": 3, "min": "1", "max": "3"}])  # fmt: skip
+    table = pa.Table.from_pylist(
+        [
+            {
+                "table_catalog": "c",
+                "table_schema": "s",
+                "table_name": "t",
+                "snapshot_id": 1,
+                "column_name": "id",
+                "logical_type": "INT",
+                "row_count": 3,
+                "min": "1",
+                "max": "3",
+            }
+        ]
+    )
     client.put({"table": "stats.columns", "mode": "upsert"}, table)
 
 
@@ -89,15 +101,36 @@ def try_attempts(client: Client, attempts: Attempts, most: int = AT_MOST, second
 # Reads.
 
 COMMANDS = [
-    {"table": "stats.columns", "columns": ["column_name", "ndv"], "limit": 3, "snapshot": "current", "version": 1,
-     "allow_stale": True, "predicates": [{"column": "table_name", "op": "EQ", "values": ["t"]}], "query_id": "q",
-     "output_format": "ROWS"},
-    {"table": "stats.files", "snapshot": 1, "filter": {"or": [
-        {"column": "row_count", "op": "BETWEEN", "values": [1, "9"]}, {"not": {"column": "file_path", "op": "IS_NULL"}},
-        {"and": [{"column": "captured_at", "op": "GTE", "values": ["2026-01-01T00:00:00Z"]}]}]}},
-    *({"table": name, "filter": {"column": FLIGHTS[name].schema.names[-1], "op": "IN", "values": ["a", 1, None, True]}}
-      for name in FLIGHTS),
-]  # fmt: skip
+    {
+        "table": "stats.columns",
+        "columns": ["column_name", "ndv"],
+        "limit": 3,
+        "snapshot": "current",
+        "version": 1,
+        "allow_stale": True,
+        "predicates": [{"column": "table_name", "op": "EQ", "values": ["t"]}],
+        "query_id": "q",
+        "output_format": "ROWS",
+    },
+    {
+        "table": "stats.files",
+        "snapshot": 1,
+        "filter": {
+            "or": [
+                {"column": "row_count", "op": "BETWEEN", "values": [1, "9"]},
+                {"not": {"column": "file_path", "op": "IS_NULL"}},
+                {"and": [{"column": "captured_at", "op": "GTE", "values": ["2026-01-01T00:00:00Z"]}]},
+            ]
+        },
+    },
+    *(
+        {
+            "table": name,
+            "filter": {"column": FLIGHTS[name].schema.names[-1], "op": "IN", "values": ["a", 1, None, True]},
+        }
+        for name in FLIGHTS
+    ),
+]
 
 
 def commands(client: Client, rng: random.Random) -> Attempts:
@@ -150,36 +183,99 @@ BODIES: dict[str, Any] = {
     "validate_connector": {"catalog": "l"},
     "drop_connector": {"catalog": "l"},
     "discover": {"catalog": "l", "table": "s.t", "full_rescan": True},
-    "capture": {"requests": [{"table": "c.s.t", "snapshot": "current", "target": {"kind": "COLUMN", "column_id": 1},
-                              "kinds": ["NDV"], "column_selectors": ["#1"], "mode": "ASYNC", "latency_budget_ms": 0,
-                              "sampling": "NONE"}]},
-    "resolve": {"requests": [{"table": "c.s.t", "snapshot": 1, "latency_budget_ms": 0, "mode": "SYNC", "target": {
-        "kind": "EXPRESSION", "engine_kind": "e", "engine_expression_key": "k", "engine_version": "1"}}]},
+    "capture": {
+        "requests": [
+            {
+                "table": "c.s.t",
+                "snapshot": "current",
+                "target": {"kind": "COLUMN", "column_id": 1},
+                "kinds": ["NDV"],
+                "column_selectors": ["#1"],
+                "mode": "ASYNC",
+                "latency_budget_ms": 0,
+                "sampling": "NONE",
+            }
+        ]
+    },
+    "resolve": {
+        "requests": [
+            {
+                "table": "c.s.t",
+                "snapshot": 1,
+                "latency_budget_ms": 0,
+                "mode": "SYNC",
+                "target": {
+                    "kind": "EXPRESSION",
+                    "engine_kind": "e",
+                    "engine_expression_key": "k",
+                    "engine_version": "1",
+                },
+            }
+        ]
+    },
     "get_job": {"job_id": "x"},
     "cancel_job": {"job_id": "x"},
     "wait_job": {"job_id": "x"},
-    "lease_job": {"worker_id": "w", "kinds": ["job"], "wait_seconds": 0, "engines": [
-        {"engine_id": "e", "priority": 1, "connectors": [], "target_kinds": ["TABLE"], "statistic_kinds": "{}",
-         "execution_modes": ["SYNC"], "sampling": ["NONE"]}]},
+    "lease_job": {
+        "worker_id": "w",
+        "kinds": ["job"],
+        "wait_seconds": 0,
+        "engines": [
+            {
+                "engine_id": "e",
+                "priority": 1,
+                "connectors": [],
+                "target_kinds": ["TABLE"],
+                "statistic_kinds": "{}",
+                "execution_modes": ["SYNC"],
+                "sampling": ["NONE"],
+            }
+        ],
+    },
     "renew_lease": {"job_id": "x", "lease_token": "t", "progress": 0.5, "message": "m"},
-    "declare_listing": {"job_id": "x", "lease_token": "t", "snapshot_id": 1, "mark": "m", "removed": ["f"],
-                        "base": {"snapshot_id": 1, "mark": "m"}},
-    "finish_job": {"job_id": "x", "lease_token": "t", "outcomes": [], "decisions": [], "result": {}, "final": True,
-                   "listings": [{"snapshot_id": 1, "mark": "m"}]},
-    "finish_jobs": {"finishes": [{"job_id": "x", "lease_token": "t"}], "rows": [
-        {"table": "stats.columns", "ipc": "", "counts": [[0, 1]]}]},
+    "declare_listing": {
+        "job_id": "x",
+        "lease_token": "t",
+        "snapshot_id": 1,
+        "mark": "m",
+        "removed": ["f"],
+        "base": {"snapshot_id": 1, "mark": "m"},
+    },
+    "finish_job": {
+        "job_id": "x",
+        "lease_token": "t",
+        "outcomes": [],
+        "decisions": [],
+        "result": {},
+        "final": True,
+        "listings": [{"snapshot_id": 1, "mark": "m"}],
+    },
+    "finish_jobs": {
+        "finishes": [{"job_id": "x", "lease_token": "t"}],
+        "rows": [{"table": "stats.columns", "ipc": "", "counts": [[0, 1]]}],
+    },
     "return_leases": {"lease_tokens": ["t"]},
     "delete_stats": {"table": "c.s.none", "snapshot": 1, "target": {"kind": "COLUMN_GROUP", "column_ids": [1, 2]}},
     "expire": {"table": "c.s.t", "dry_run": True},
     "stats_meta": {"table": "c.s.t", "snapshot": 1, "target": {"kind": "FILE", "file_path": "f"}},
-    "merge_sketches": {"table": "c.s.t", "snapshot": 1, "column": "id", "partitions": [{"p": "1"}, '{"p": 2}'],
-                       "with": {"table": "c.s.t", "snapshot": "current", "column": "id"}},
+    "merge_sketches": {
+        "table": "c.s.t",
+        "snapshot": 1,
+        "column": "id",
+        "partitions": [{"p": "1"}, '{"p": 2}'],
+        "with": {"table": "c.s.t", "snapshot": "current", "column": "id"},
+    },
     "publish": {"table": "c.s.t", "snapshot": 1, "to": "iceberg"},
     "withdraw": {"table": "c.s.t", "to": "iceberg", "options": {"x": "y"}},
-    "scan_system_table": {"query_id": "q", "table": "sys.flights", "required_columns": ["name"], "predicates": [
-        {"column": "name", "op": "IN", "values": ["x", 1]}], "output_format": "ROWS"},
+    "scan_system_table": {
+        "query_id": "q",
+        "table": "sys.flights",
+        "required_columns": ["name"],
+        "predicates": [{"column": "name", "op": "IN", "values": ["x", 1]}],
+        "output_format": "ROWS",
+    },
     "read": {"table": "stats.columns", "limit": 3},
-}  # fmt: skip
+}
 
 
 def action_bodies(client: Client, rng: random.Random) -> Attempts:
@@ -218,8 +314,15 @@ def workers(client: Client, rng: random.Random, directory: Path) -> Attempts:
         renewal = mutant({"progress": 0.5, "message": "m"}, rng)
         if isinstance(renewal, dict):
             yield partial(client.act_raw, "renew_lease", encoded(key | renewal))
-        body = mutant({"outcomes": [outcome | {"attributes": {}}], "message": "m", "final": True, "decisions": [
-            outcome | {"target_kind": "TABLE", "elapsed_ms": 1.5}]}, rng)  # fmt: skip
+        body = mutant(
+            {
+                "outcomes": [outcome | {"attributes": {}}],
+                "message": "m",
+                "final": True,
+                "decisions": [outcome | {"target_kind": "TABLE", "elapsed_ms": 1.5}],
+            },
+            rng,
+        )
         if isinstance(body, dict):
             yield partial(client.act_raw, "finish_job", encoded(key | body))
         end = key | {"outcomes": [outcome | {"attributes": {}}], "final": True}
@@ -244,10 +347,38 @@ def rows(rng: random.Random, name: str) -> pa.Table:
 
 
 WORDS = [
-    "c", "s", "t", "", " ", "\x00", "a.b", '"', "INT", "STRING", "DECIMAL(38,2)", "TIMESTAMP", "1", "-0", "NaN",
-    "9" * 400, "DATA", "NDV", "CAPTURED", "COMPLETE", "TABLE", "table", "column-0000000000000000001", "{}", "[",
-    "2026-01-01", "SYNC", "apache-datasketches-theta-v1", "ENGINE_COMPUTED", "é", "COLUMN",
-]  # fmt: skip
+    "c",
+    "s",
+    "t",
+    "",
+    " ",
+    "\x00",
+    "a.b",
+    '"',
+    "INT",
+    "STRING",
+    "DECIMAL(38,2)",
+    "TIMESTAMP",
+    "1",
+    "-0",
+    "NaN",
+    "9" * 400,
+    "DATA",
+    "NDV",
+    "CAPTURED",
+    "COMPLETE",
+    "TABLE",
+    "table",
+    "column-0000000000000000001",
+    "{}",
+    "[",
+    "2026-01-01",
+    "SYNC",
+    "apache-datasketches-theta-v1",
+    "ENGINE_COMPUTED",
+    "é",
+    "COLUMN",
+]
 
 
 def column(rng: random.Random, field: pa.Field, count: int) -> pa.Array:
@@ -358,14 +489,24 @@ def raw_calls(client: Client, rng: random.Random) -> Attempts:
     channel = grpc.insecure_channel(client.uri.removeprefix("grpc://"))
     command = encoded({"table": "stats.columns", "mode": "upsert"})
     descriptor = b"\x08\x02" + field(2, command)  # type CMD
-    row = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "column_name": "id",
-           "min": "1", "row_count": 3}  # fmt: skip
+    row = {
+        "table_catalog": "c",
+        "table_schema": "s",
+        "table_name": "t",
+        "snapshot_id": 1,
+        "column_name": "id",
+        "min": "1",
+        "row_count": 3,
+    }
     batch = pa.RecordBatch.from_pylist([row] * 3)
     stream = [flight_data(batch.schema.serialize(), descriptor), *[flight_data(batch.serialize())] * 2]
     single = {
-        "DoGet": field(1, b'{"table": "stats.columns"}'), "GetFlightInfo": descriptor, "GetSchema": descriptor,
-        "DoAction": field(1, b"read") + field(2, b'{"table": "stats.columns"}'), "ListFlights": field(1, b"stats."),
-    }  # fmt: skip
+        "DoGet": field(1, b'{"table": "stats.columns"}'),
+        "GetFlightInfo": descriptor,
+        "GetSchema": descriptor,
+        "DoAction": field(1, b"read") + field(2, b'{"table": "stats.columns"}'),
+        "ListFlights": field(1, b"stats."),
+    }
 
     def call(method: str, *messages: bytes) -> None:
         stream_call = channel.stream_stream(f"/arrow.flight.protocol.FlightService/{method}")
@@ -404,10 +545,16 @@ def flight_error(refusal: grpc.RpcError) -> Exception:
 KINDS: dict[str, Callable[..., Attempts]] = {
     kind.__name__: kind
     for kind in (
-        commands, protobuf_commands, tickets, other_descriptors, action_bodies, puts,
-        batches_whose_buffers_do_not_fit, raw_calls,
+        commands,
+        protobuf_commands,
+        tickets,
+        other_descriptors,
+        action_bodies,
+        puts,
+        batches_whose_buffers_do_not_fit,
+        raw_calls,
     )
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -28,9 +28,13 @@ SETTLE_SECONDS = 45.0  # within which both have to hold again
 GROWTH = 1.1  # most that it may cost in memory
 REFUSED = (pa.ArrowException, flight.FlightError, OSError)
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "big", "snapshot_id": 1}
-POINT = {"table": "stats.file_columns", "predicates": [
-    {"column": "file_path", "op": "EQ", "values": ["part-00077"]}, {"column": "column_id", "op": "EQ", "values": [7]},
-]}  # fmt: skip
+POINT = {
+    "table": "stats.file_columns",
+    "predicates": [
+        {"column": "file_path", "op": "EQ", "values": ["part-00077"]},
+        {"column": "column_id", "op": "EQ", "values": [7]},
+    ],
+}
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 UNFINISHED_HEADERS = bytes([0, 0, 20, 1, 0, 0, 0, 0, 1]) + b"\x83\x86"  # a frame of which 18 bytes never come
@@ -115,8 +119,13 @@ def bombs(server: LiveServer, scale: int) -> None:
     text = pa.array(["x" * 500_000] * 100)  # 50 MB, in each of the columns
     ids = pa.repeat(-1, 100)
     small = rows(100, column_id=ids, column_name=text, min=text)
-    large = rows(100, column_id=ids, **dict.fromkeys(("column_name", "min", "max", "logical_type", "producer",
-                                                      "completeness", "capture_mode", "engine_id"), text))  # fmt: skip
+    large = rows(
+        100,
+        column_id=ids,
+        **dict.fromkeys(
+            ("column_name", "min", "max", "logical_type", "producer", "completeness", "capture_mode", "engine_id"), text
+        ),
+    )
     together(2 * scale, lambda number: put_compressed(server, small, ("zstd", "lz4")[number % 2]))
     together(scale, lambda _: put_compressed(server, large, "zstd"))
 

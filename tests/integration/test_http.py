@@ -20,8 +20,9 @@ OPEN = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
 @pytest.mark.skipif(OPEN < 4 * CONNECTIONS, reason="too few open files are allowed")
-@pytest.mark.parametrize("half_sent", [CONNECTIONS_OF_ADDRESS + 200,
-                                       pytest.param(CONNECTIONS + 500, marks=pytest.mark.benchmark)])  # fmt: skip
+@pytest.mark.parametrize(
+    "half_sent", [CONNECTIONS_OF_ADDRESS + 200, pytest.param(CONNECTIONS + 500, marks=pytest.mark.benchmark)]
+)
 def test_half_sent_requests_of_one_caller_leave_room_for_others(tmp_path, half_sent):
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN, OPEN))
     tokens = tmp_path / "tokens.toml"

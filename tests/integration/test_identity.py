@@ -68,9 +68,10 @@ def client(tmp_path_factory) -> Iterator[Client]:
 def capture(client: Client, table: str) -> None:
     targets: list[dict[str, Any]] = [{"kind": "TABLE"}]
     targets += [{"kind": "COLUMN", "column_id": i} for i in ids(client, table).values()]
-    outcomes = client.act("capture", {"requests": [
-        {"table": table, "snapshot": "current", "target": target, "mode": "SYNC"} for target in targets
-    ]})  # fmt: skip
+    outcomes = client.act(
+        "capture",
+        {"requests": [{"table": table, "snapshot": "current", "target": target, "mode": "SYNC"} for target in targets]},
+    )
     assert {outcome["outcome"] for outcome in outcomes} == {"CAPTURED"}, outcomes
 
 
@@ -227,9 +228,16 @@ def iceberg(root: Path, client: Client, catalog: str, rows: pa.Table) -> Any:
     made.create_namespace("db")
     built = made.create_table("db.t", rows.schema)
     built.append(rows)
-    client.act("register_connector", {
-        "catalog": catalog, "format": "iceberg", "uri": uri, "options": options | {"type": "sql"}, "discover": True,
-    })  # fmt: skip
+    client.act(
+        "register_connector",
+        {
+            "catalog": catalog,
+            "format": "iceberg",
+            "uri": uri,
+            "options": options | {"type": "sql"},
+            "discover": True,
+        },
+    )
     return built
 
 
@@ -289,9 +297,18 @@ def test_widened_integer_without_a_new_snapshot_changes_expressions(tmp_path, cl
 
     built = iceberg(tmp_path, client, "wide", pa.table({"a": pa.array([1, 2, 3], pa.int32())}))
     capture(client, "wide.db.t")
-    hashes = {"table_catalog": "wide", "table_schema": "db", "table_name": "t", "engine_kind": "spark",
-              "snapshot_id": built.current_snapshot().snapshot_id, "engine_expression_key": b"hash(a)",
-              "logical_type": "INT", "min": "-559580957", "max": "1765031574", "row_count": 3}  # fmt: skip
+    hashes = {
+        "table_catalog": "wide",
+        "table_schema": "db",
+        "table_name": "t",
+        "engine_kind": "spark",
+        "snapshot_id": built.current_snapshot().snapshot_id,
+        "engine_expression_key": b"hash(a)",
+        "logical_type": "INT",
+        "min": "-559580957",
+        "max": "1765031574",
+        "row_count": 3,
+    }
     client.put("stats.expressions", pa.Table.from_pylist([hashes]))
     with built.update_schema() as update:
         update.update_column("a", doc="a comment changes no value")
@@ -366,9 +383,16 @@ def test_snapshot_that_is_no_longer_current_has_its_own_schema_again(tmp_path, c
     _, _, format = steps.__name__.partition("_")
     name, lake = f"{format}_renamed", steps(tmp_path)
     uri, options = next(lake)
-    client.act("register_connector", {
-        "catalog": name, "format": format, "uri": uri, "options": options, "discover": True,
-    })  # fmt: skip
+    client.act(
+        "register_connector",
+        {
+            "catalog": name,
+            "format": format,
+            "uri": uri,
+            "options": options,
+            "discover": True,
+        },
+    )
     snapshots = {"table": "sys.snapshots", "predicates": of(name)}
     (before,) = client.get(snapshots).to_pylist()
     for _ in range(2):
@@ -395,9 +419,15 @@ def test_rollback_and_branches_of_iceberg_leave_current_what_readers_see(tmp_pat
     built.append(OLD)
     first = built.current_snapshot().snapshot_id
     options = {"warehouse": f"file://{tmp_path}/w", "name": "c", "type": "sql"}
-    client.act("register_connector", {
-        "catalog": "rolled", "format": "iceberg", "uri": f"sqlite:///{tmp_path}/c.db", "options": options,
-    })  # fmt: skip
+    client.act(
+        "register_connector",
+        {
+            "catalog": "rolled",
+            "format": "iceberg",
+            "uri": f"sqlite:///{tmp_path}/c.db",
+            "options": options,
+        },
+    )
 
     def current() -> tuple[int, dict[str, tuple[Any, ...]]]:
         (found,) = client.act("discover", {"catalog": "rolled"})
@@ -429,9 +459,16 @@ def test_restored_delta_table_has_the_statistics_of_its_new_version(tmp_path, cl
     from deltalake import DeltaTable, write_deltalake
 
     write_deltalake(str(tmp_path / "t"), OLD)
-    client.act("register_connector", {
-        "catalog": "restored", "format": "delta", "uri": str(tmp_path), "discover": True, "options": {},
-    })  # fmt: skip
+    client.act(
+        "register_connector",
+        {
+            "catalog": "restored",
+            "format": "delta",
+            "uri": str(tmp_path),
+            "discover": True,
+            "options": {},
+        },
+    )
     capture(client, "restored.default.t")
     write_deltalake(str(tmp_path / "t"), NEW, mode="append")
     client.act("discover", {"catalog": "restored"})

@@ -161,12 +161,21 @@ def test_cancelled_capture_of_many_rows_frees_the_writer_and_leaves_nothing(lake
             canceller.act("cancel_job", {"job_id": lease["job_id"]})
             started = time.monotonic()
             putting.join(60)
-            outcome = {"outcome": "CAPTURED", "engine_id": "e", "detail": "", "attributes": {},
-                       "snapshot_id": wanted["snapshot_id"], "storage_id": "table"}  # fmt: skip
+            outcome = {
+                "outcome": "CAPTURED",
+                "engine_id": "e",
+                "detail": "",
+                "attributes": {},
+                "snapshot_id": wanted["snapshot_id"],
+                "storage_id": "table",
+            }
             errors_of(client, "finish_job", key | {"outcomes": [outcome]}, errors)
-            canceller.put({"table": "stats.tables", "mode": "upsert"}, pa.Table.from_pylist([
-                {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "row_count": 5}
-            ]))  # fmt: skip
+            canceller.put(
+                {"table": "stats.tables", "mode": "upsert"},
+                pa.Table.from_pylist(
+                    [{"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "row_count": 5}]
+                ),
+            )
             assert time.monotonic() - started < 5
             asking.join(30)
             assert len(jobs(canceller)) == before + 1

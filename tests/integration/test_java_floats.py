@@ -53,11 +53,13 @@ def test_encoded_floats_equal_the_text_of_the_jvm(jvm, single):
         (np.float32, np.uint32, "FLOAT", ">f4") if single else (np.float64, np.uint64, "DOUBLE", ">f8")
     )
     random = np.random.default_rng(17)
-    values = np.concatenate([
-        random.integers(0, np.iinfo(bits).max, SAMPLE // 3, dtype=bits, endpoint=True).view(kind),
-        (random.normal(size=SAMPLE // 3) * 10.0 ** random.uniform(-6, 10, SAMPLE // 3)).astype(kind),
-        np.round(10.0 ** random.uniform(-6, 10, SAMPLE // 3), 3).astype(kind),
-    ])  # fmt: skip
+    values = np.concatenate(
+        [
+            random.integers(0, np.iinfo(bits).max, SAMPLE // 3, dtype=bits, endpoint=True).view(kind),
+            (random.normal(size=SAMPLE // 3) * 10.0 ** random.uniform(-6, 10, SAMPLE // 3)).astype(kind),
+            np.round(10.0 ** random.uniform(-6, 10, SAMPLE // 3), 3).astype(kind),
+        ]
+    )
     values = values[~np.isnan(values) & (values != 0)]
     buffer = jvm.jvm.java.nio.ByteBuffer.wrap(bytearray(values.astype(order).tobytes()))
     numbers = jvm.new_array(jvm.jvm.float if single else jvm.jvm.double, len(values))

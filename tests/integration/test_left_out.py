@@ -58,10 +58,17 @@ def served(sources: Path) -> Iterator[StatsClient]:
     assert "Traceback" not in log.read_text()
 
 
-ROWS = pa.table({
-    "table_catalog": ["lake"], "table_schema": ["s"], "table_name": ["t"], "snapshot_id": [1], "column_id": [1],
-    "column_name": ["c"], "row_count": [10],
-})  # fmt: skip
+ROWS = pa.table(
+    {
+        "table_catalog": ["lake"],
+        "table_schema": ["s"],
+        "table_name": ["t"],
+        "snapshot_id": [1],
+        "column_id": [1],
+        "column_name": ["c"],
+        "row_count": [10],
+    }
+)
 
 
 def captured(client: StatsClient, directory: Path) -> None:

@@ -20,12 +20,18 @@ NO_PROBE = [("grpc.http2.bdp_probe", 0)]
 def _many_rows(table: str) -> pa.Table:
     count = FILES * COLUMNS
     paths = [f"s3://bucket/{table}/part-{number // COLUMNS:06d}-{'x' * 60}.parquet" for number in range(count)]
-    return pa.table({
-        "table_catalog": pa.repeat("lake", count), "table_schema": pa.repeat("s", count),
-        "table_name": pa.repeat(table, count), "snapshot_id": pa.repeat(1, count), "file_path": paths,
-        "column_id": [number % COLUMNS + 1 for number in range(count)], "row_count": pa.repeat(10, count),
-        "min": [str(number) for number in range(count)],
-    })  # fmt: skip
+    return pa.table(
+        {
+            "table_catalog": pa.repeat("lake", count),
+            "table_schema": pa.repeat("s", count),
+            "table_name": pa.repeat(table, count),
+            "snapshot_id": pa.repeat(1, count),
+            "file_path": paths,
+            "column_id": [number % COLUMNS + 1 for number in range(count)],
+            "row_count": pa.repeat(10, count),
+            "min": [str(number) for number in range(count)],
+        }
+    )
 
 
 @pytest.fixture(scope="module")

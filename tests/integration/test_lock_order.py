@@ -89,8 +89,12 @@ def put(server: Connection, number: int) -> None:
 
 def capture(server: Connection, number: int) -> None:
     targets = [{"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 1}]
-    requests = [{"table": f"lake.default.t{at}", "target": target, "mode": mode}
-                for at in range(TABLES) for target in targets for mode in ("SYNC", "ASYNC")]  # fmt: skip
+    requests = [
+        {"table": f"lake.default.t{at}", "target": target, "mode": mode}
+        for at in range(TABLES)
+        for target in targets
+        for mode in ("SYNC", "ASYNC")
+    ]
     server.act("capture", {"requests": requests})
 
 

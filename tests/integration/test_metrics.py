@@ -147,8 +147,14 @@ def test_jobs_leases_and_capture_outcomes_are_counted(tmp_path):
         assert samples(base)["statflight_lease_expiries_total"] == 1
         (lease,) = client.act("lease_job", {"worker_id": "w", "kinds": ["job"], "wait_seconds": 5})
         snapshot_id = lease["payload"]["requests"][0]["snapshot_id"]
-        outcome = {"outcome": "UNCAPTURABLE", "engine_id": "e", "detail": "", "attributes": {},
-                   "snapshot_id": snapshot_id, "storage_id": "table"}  # fmt: skip
+        outcome = {
+            "outcome": "UNCAPTURABLE",
+            "engine_id": "e",
+            "detail": "",
+            "attributes": {},
+            "snapshot_id": snapshot_id,
+            "storage_id": "table",
+        }
         key = {"job_id": lease["job_id"], "lease_token": lease["lease_token"]}
         outcome["attributes"] = {"rows_read": 7, "bytes_read": "many"}
         client.act("finish_job", key | {"outcomes": [outcome]})
@@ -195,10 +201,27 @@ def test_stale_tables_are_counted_with_their_age(tmp_path):
 
     def discover(app, name: str, age: timedelta | None) -> None:
         at = None if age is None else (datetime.now(UTC) - age).isoformat()
-        found = {"schema": "s", "name": name, "table_id": name, "location": "x", "schema_hash": "h",
-                 "schemas": {"h": [["a", "INT", True, None]]}, "current_snapshot_id": 1, "live_snapshot_ids": [1],
-                 "snapshots": [{"snapshot_id": 1, "ordinal": 1, "schema_hash": "h", "parent_snapshot_id": None,
-                                "sequence_number": None, "committed_at": at, "operation": None}]}  # fmt: skip
+        found = {
+            "schema": "s",
+            "name": name,
+            "table_id": name,
+            "location": "x",
+            "schema_hash": "h",
+            "schemas": {"h": [["a", "INT", True, None]]},
+            "current_snapshot_id": 1,
+            "live_snapshot_ids": [1],
+            "snapshots": [
+                {
+                    "snapshot_id": 1,
+                    "ordinal": 1,
+                    "schema_hash": "h",
+                    "parent_snapshot_id": None,
+                    "sequence_number": None,
+                    "committed_at": at,
+                    "operation": None,
+                }
+            ],
+        }
         app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
 
     with app_in(tmp_path) as app:
@@ -209,8 +232,12 @@ def test_stale_tables_are_counted_with_their_age(tmp_path):
         put(app, [key | {"table_name": "captured"}, key | {"table_name": "external"}], "stats.tables")
         registry = Metrics(app, "1", lambda _: ANONYMOUS).registry
         assert registry.get_sample_value("statflight_stale_tables") == 2
-        ages = {s.labels["table"]: s.value for m in registry.collect() for s in m.samples
-                if s.name == "statflight_table_stale_seconds"}  # fmt: skip
+        ages = {
+            s.labels["table"]: s.value
+            for m in registry.collect()
+            for s in m.samples
+            if s.name == "statflight_table_stale_seconds"
+        }
         assert ages.keys() == {"lake.s.stale"} and 3600 <= ages["lake.s.stale"] < 3700
 
 
@@ -269,8 +296,10 @@ def test_writes_and_errors_are_audited_and_reads_are_not(server, client):
     assert (put["event"], put["method"], put["flight"], put["mode"]) == ("write", "DoPut", "stats.tables", "upsert")
     assert (put["correlation_id"], put["caller"], put["received"]) == ("a-put", "anonymous", 1)
     assert (delete["method"], delete["table"], delete["correlation_id"]) == (
-        "DoAction/delete_stats", "c.s.t", "a-delete",
-    )  # fmt: skip
+        "DoAction/delete_stats",
+        "c.s.t",
+        "a-delete",
+    )
     assert (refusal["event"], refusal["code"], refusal["correlation_id"]) == ("refusal", "UNKNOWN_JOB", "a-refusal")
     assert refusal["peer"]
 

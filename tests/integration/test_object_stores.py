@@ -276,8 +276,14 @@ def hanging():
 
 
 def test_hanging_store_times_out_with_a_retryable_error(hanging):
-    options = {"aws_endpoint": hanging, "aws_access_key_id": "k", "aws_secret_access_key": SECRET, "aws_region": "r",
-               "aws_allow_http": "true", "timeout": "0.5"}  # fmt: skip
+    options = {
+        "aws_endpoint": hanging,
+        "aws_access_key_id": "k",
+        "aws_secret_access_key": SECRET,
+        "aws_region": "r",
+        "aws_allow_http": "true",
+        "timeout": "0.5",
+    }
     started = time.monotonic()
     with pytest.raises(UpstreamError) as refused:
         open_connector(ConnectorConfig("c", "parquet", "s3://bucket/lake", options)).list_namespaces()
@@ -287,8 +293,13 @@ def test_hanging_store_times_out_with_a_retryable_error(hanging):
 @pytest.mark.parametrize("format", ["delta", "lance"])
 def test_timeout_applies_to_stores_of_format_libraries(hanging, format):
     library = pytest.importorskip({"delta": "deltalake", "lance": "lance"}[format])
-    storage = {"aws_endpoint": hanging, "aws_access_key_id": "k", "aws_secret_access_key": SECRET, "aws_region": "r",
-               "aws_allow_http": "true"}  # fmt: skip
+    storage = {
+        "aws_endpoint": hanging,
+        "aws_access_key_id": "k",
+        "aws_secret_access_key": SECRET,
+        "aws_region": "r",
+        "aws_allow_http": "true",
+    }
     started = time.monotonic()
     with pytest.raises((OSError, ValueError)):
         opened = library.DeltaTable if format == "delta" else library.dataset

@@ -83,8 +83,12 @@ def google_options(endpoint: str) -> dict[str, str]:
 
 
 def azure_options(endpoint: str, account: str, key: str) -> dict[str, str]:
-    return {"azure_storage_account_name": account, "azure_storage_account_key": key, "azure_allow_http": "true",
-            "azure_endpoint": f"{endpoint}/{account}"}  # fmt: skip
+    return {
+        "azure_storage_account_name": account,
+        "azure_storage_account_key": key,
+        "azure_allow_http": "true",
+        "azure_endpoint": f"{endpoint}/{account}",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -192,8 +196,13 @@ def test_key_of_a_google_service_account_obtains_a_token(objects, tmp_path, opti
     private, public = make_key()
     tokens_file = objects.with_name(f"{objects.name}.tokens")
     with process(SERVER, "google", str(objects)) as port:
-        key = {"type": "service_account", "client_email": "reader@project", "private_key": private,
-               "private_key_id": "1", "token_uri": f"http://127.0.0.1:{port}/token"}  # fmt: skip
+        key = {
+            "type": "service_account",
+            "client_email": "reader@project",
+            "private_key": private,
+            "private_key_id": "1",
+            "token_uri": f"http://127.0.0.1:{port}/token",
+        }
         options = {"google_endpoint": f"http://127.0.0.1:{port}", "google_allow_http": "true"}
 
         def config(key: dict) -> ConnectorConfig:

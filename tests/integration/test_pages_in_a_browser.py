@@ -36,15 +36,24 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 KEY = {"table_catalog": "lake", "table_schema": "sales", "table_name": 'orders <&">'}
 NAME = 'lake.sales."orders <&"">"'
 PAGES = {
-    "catalogs": "/", "search": "/?q=a", "nothing found": "/?q=zzz", "table": f"/table?name={quote(NAME)}",
-    "column": f"/column?table={quote(NAME)}&name=amount", "sql": "/sql",
+    "catalogs": "/",
+    "search": "/?q=a",
+    "nothing found": "/?q=zzz",
+    "table": f"/table?name={quote(NAME)}",
+    "column": f"/column?table={quote(NAME)}&name=amount",
+    "sql": "/sql",
     "answer": f"/sql?q={quote('SELECT table_name, column_name, min, ndv, captured_at FROM stats.columns')}",
-    "refusal": "/sql?q=DROP", "missing": "/table?name=lake.s.nosuch", "login": "/login",
-}  # fmt: skip
+    "refusal": "/sql?q=DROP",
+    "missing": "/table?name=lake.s.nosuch",
+    "login": "/login",
+}
 DARK = "--blink-settings=preferredColorScheme=0"
 SCREENS = {
-    "desktop": (1280, []), "phone": (390, []), "dark": (1280, [DARK]), "dark phone": (390, [DARK]),
-}  # fmt: skip
+    "desktop": (1280, []),
+    "phone": (390, []),
+    "dark": (1280, [DARK]),
+    "dark phone": (390, [DARK]),
+}
 """Width of the page in pixels, and flags of Chromium, whose windows are not narrower than 500: hence the frame."""
 _FRAME = """<!DOCTYPE html><html lang=en><title>frame</title>
 <iframe src="{path}" width={width} height=900 style=border:0></iframe>"""
@@ -97,8 +106,14 @@ def axe() -> str:
 
 
 def quantiles(column_id: int, values: np.ndarray) -> dict:
-    return {"target_kind": "COLUMN", "storage_id": of_column(column_id), "column_id": column_id, "role": "QUANTILES",
-            "sketch_type": "apache-datasketches-kll-doubles-v1", "data": kll(values)}  # fmt: skip
+    return {
+        "target_kind": "COLUMN",
+        "storage_id": of_column(column_id),
+        "column_id": column_id,
+        "role": "QUANTILES",
+        "sketch_type": "apache-datasketches-kll-doubles-v1",
+        "data": kll(values),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -106,19 +121,49 @@ def site(tmp_path_factory):
     with app_in(tmp_path_factory.mktemp("browser")) as app:
         for snapshot in (1, 2):
             at = KEY | {"snapshot_id": snapshot}
-            put(app, [at | {"row_count": 900 * snapshot, "data_file_count": 2, "total_size_bytes": 123_456}],
-                "stats.tables")  # fmt: skip
-            numbers = {"logical_type": "DOUBLE", "row_count": 900, "null_count": 30, "ndv": 800.0, "ndv_exact": False,
-                       "ndv_lower": 780.0, "ndv_upper": 820.0, "min": "0.5", "max": "99.5", "mean": 41.0,
-                       "stddev": 4.0}  # fmt: skip
+            put(
+                app,
+                [at | {"row_count": 900 * snapshot, "data_file_count": 2, "total_size_bytes": 123_456}],
+                "stats.tables",
+            )
+            numbers = {
+                "logical_type": "DOUBLE",
+                "row_count": 900,
+                "null_count": 30,
+                "ndv": 800.0,
+                "ndv_exact": False,
+                "ndv_lower": 780.0,
+                "ndv_upper": 820.0,
+                "min": "0.5",
+                "max": "99.5",
+                "mean": 41.0,
+                "stddev": 4.0,
+            }
             put(app, [at | {"column_id": 1, "column_name": "amount"} | numbers])
-            put(app, [at | {"column_id": 2, "column_name": "a very long name " * 8, "logical_type": "STRING",
-                                "row_count": 900, "null_count": 900}])  # fmt: skip
+            put(
+                app,
+                [
+                    at
+                    | {
+                        "column_id": 2,
+                        "column_name": "a very long name " * 8,
+                        "logical_type": "STRING",
+                        "row_count": 900,
+                        "null_count": 900,
+                    }
+                ],
+            )
             files = [
-                at | {"file_path": f"f{day}", "file_content": "DATA", "size_bytes": 10 * day, "row_count": 5,
-                      "partition_data_json": json.dumps({"day": day})}
+                at
+                | {
+                    "file_path": f"f{day}",
+                    "file_content": "DATA",
+                    "size_bytes": 10 * day,
+                    "row_count": 5,
+                    "partition_data_json": json.dumps({"day": day}),
+                }
                 for day in range(3)
-            ]  # fmt: skip
+            ]
             put(app, files, "stats.files")
             put(app, [at | quantiles(1, np.linspace(0.5, 99.5, 870))], "stats.sketches")
         orders = dict(zip(KEY, ("lake", "sales", "orders"), strict=True)) | {"snapshot_id": 1}
@@ -174,8 +219,18 @@ def instrumented_site(site, axe):
 
 
 def run_axe(url: str, flags: list[str], profile: Path) -> Any:
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom",
-               f"--user-data-dir={profile}", "--virtual-time-budget=10000", *flags, url]  # fmt: skip
+    command = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--dump-dom",
+        f"--user-data-dir={profile}",
+        "--virtual-time-budget=10000",
+        *flags,
+        url,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     found = re.search(r'<pre id="axe-results">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found, done.stderr[-2000:]
@@ -203,10 +258,19 @@ def test_screenshot_shows_the_page(instrumented_site, screen, tmp_path):
     picture = Path(os.environ.get("STATFLIGHT_SCREENSHOTS", tmp_path)).absolute() / f"{screen}.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
     command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", f"--screenshot={picture}",
-        f"--window-size={max(width + 16, 500)},920", *flags, page,
-    ]  # fmt: skip
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--virtual-time-budget=5000",
+        f"--screenshot={picture}",
+        f"--window-size={max(width + 16, 500)},920",
+        *flags,
+        page,
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=90)
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert picture.stat().st_size > 10_000, "an empty page is smaller"

@@ -24,8 +24,12 @@ FIRST_DAY = [{"day": "2024-05-01"}]
 
 def rows() -> pa.Table:
     """Ten values for each day and region, all distinct."""
-    records = [(day, region, 100 * at + 10 * of + n)
-            for at, day in enumerate(DAYS) for of, region in enumerate(REGIONS) for n in range(10)]  # fmt: skip
+    records = [
+        (day, region, 100 * at + 10 * of + n)
+        for at, day in enumerate(DAYS)
+        for of, region in enumerate(REGIONS)
+        for n in range(10)
+    ]
     return pa.table({"day": [r[0] for r in records], "region": [r[1] for r in records], "v": [r[2] for r in records]})
 
 
@@ -110,8 +114,11 @@ def stored(client: Client, flight: str, lake: str) -> list[dict[str, Any]]:
 
 
 def column_id(client: Client, lake: str, name: str) -> int:
-    (found,) = [c["column_id"] for c in stored(client, "information_schema.columns", lake)
-                if (c["table_name"], c["column_name"]) == ("events", name)]  # fmt: skip
+    (found,) = [
+        c["column_id"]
+        for c in stored(client, "information_schema.columns", lake)
+        if (c["table_name"], c["column_name"]) == ("events", name)
+    ]
     return found
 
 
@@ -159,8 +166,11 @@ def test_partition_of_a_new_snapshot_leaves_other_files_to_the_next_capture(clie
     assert outcome["detail"].startswith("statistics of 4 of 12 files")
 
     def files(flight: str) -> int:
-        (snapshot,) = [r["snapshot_id"] for r in stored(client, "sys.snapshots", name)
-                       if r["is_current"] and r["table_name"] == "events"]  # fmt: skip
+        (snapshot,) = [
+            r["snapshot_id"]
+            for r in stored(client, "sys.snapshots", name)
+            if r["is_current"] and r["table_name"] == "events"
+        ]
         return len({r["file_path"] for r in stored(client, flight, name) if r["snapshot_id"] == snapshot})
 
     assert (files("stats.files"), files("stats.file_columns")) == (12, 4)
@@ -187,8 +197,9 @@ def test_partitions_of_paimon_are_those_of_its_commits(client, tmp_path, keys):
     client.act("register_connector", {"catalog": name, "format": "paimon", "uri": str(tmp_path)})
     client.act("discover", {"catalog": name})
     assert client.act("capture", {"requests": [{"table": f"{name}.default.t"}]})[0]["outcome"] == "CAPTURED"
-    found = {tuple(json.loads(row["partition_data_json"]).values()): row
-             for row in stored(client, "stats.partitions", name)}  # fmt: skip
+    found = {
+        tuple(json.loads(row["partition_data_json"]).values()): row for row in stored(client, "stats.partitions", name)
+    }
     told = {tuple(entry.spec.values()): entry for entry in catalog.list_partitions_paged("default.t").elements}
     assert len(told) == 6 and found.keys() == told.keys()
     for place, entry in told.items():

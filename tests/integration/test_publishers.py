@@ -110,9 +110,11 @@ def test_killed_publisher_leaves_a_complete_state_and_no_orphan(home, kills, tmp
     table = contract.build(tmp_path)
     for number in range(kills):
         child = subprocess.Popen(
-            [sys.executable, "-c", _PUBLISHING, home, str(tmp_path), "1000"], stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-c", _PUBLISHING, home, str(tmp_path), "1000"],
+            stdout=subprocess.PIPE,
+            text=True,
             cwd=Path(__file__).parents[2],
-        )  # fmt: skip
+        )
         assert child.stdout is not None and child.stdout.readline() == "ready\n"
         time.sleep(0.05 + 0.4 * number / kills)
         assert child.poll() is None, "it still publishes"
@@ -152,9 +154,11 @@ def test_publish_without_write_permission_fails_and_leaves_no_file(home, tmp_pat
             path.chmod(0o755 if path.is_dir() else 0o644)
         before = table.files()
         done = subprocess.run(
-            [sys.executable, "-c", _AS_ANOTHER_USER, home, str(root), str(other)], capture_output=True, text=True,
+            [sys.executable, "-c", _AS_ANOTHER_USER, home, str(root), str(other)],
+            capture_output=True,
+            text=True,
             cwd=Path(__file__).parents[2],
-        )  # fmt: skip
+        )
         assert done.returncode == 1
         assert "permission denied" in done.stderr.splitlines()[-1].lower(), done.stderr
         assert table.files() == before

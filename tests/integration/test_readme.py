@@ -79,8 +79,9 @@ def test_blocks_run_in_order_with_the_output_shown(directory, environment):
                 output = done.stdout
                 run += 1
         elif language == "python":
-            done = subprocess.run([sys.executable, "-c", text + NOT_EMPTY], cwd=directory, env=environment,
-                                  capture_output=True, text=True)  # fmt: skip
+            done = subprocess.run(
+                [sys.executable, "-c", text + NOT_EMPTY], cwd=directory, env=environment, capture_output=True, text=True
+            )
             assert done.returncode == 0, (text, done.stderr)
             run += 1
         elif language == "text":  # the output of the command before it

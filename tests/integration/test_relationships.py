@@ -15,13 +15,17 @@ from tests.flight_server.serving import app_in, command, read
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 GROUPS = {"partsupp": ("ps_partkey", "ps_suppkey"), "lineitem": ("l_partkey", "l_suppkey")}
 TRUTH = {
-    ("lineitem", "l_orderkey"): ("orders", "o_orderkey"), ("lineitem", "l_partkey"): ("part", "p_partkey"),
-    ("lineitem", "l_suppkey"): ("supplier", "s_suppkey"), ("partsupp", "ps_partkey"): ("part", "p_partkey"),
-    ("partsupp", "ps_suppkey"): ("supplier", "s_suppkey"), ("orders", "o_custkey"): ("customer", "c_custkey"),
-    ("customer", "c_nationkey"): ("nation", "n_nationkey"), ("supplier", "s_nationkey"): ("nation", "n_nationkey"),
+    ("lineitem", "l_orderkey"): ("orders", "o_orderkey"),
+    ("lineitem", "l_partkey"): ("part", "p_partkey"),
+    ("lineitem", "l_suppkey"): ("supplier", "s_suppkey"),
+    ("partsupp", "ps_partkey"): ("part", "p_partkey"),
+    ("partsupp", "ps_suppkey"): ("supplier", "s_suppkey"),
+    ("orders", "o_custkey"): ("customer", "c_custkey"),
+    ("customer", "c_nationkey"): ("nation", "n_nationkey"),
+    ("supplier", "s_nationkey"): ("nation", "n_nationkey"),
     ("nation", "n_regionkey"): ("region", "r_regionkey"),
     ("lineitem", "l_partkey", "l_suppkey"): ("partsupp", "ps_partkey", "ps_suppkey"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("scale", ["0.01", pytest.param("0.1", marks=pytest.mark.benchmark)])
@@ -37,17 +41,16 @@ def test_foreign_keys_of_tpch_are_found_by_their_values(tmp_path, scale):
             renamed |= {(f"t{number}", new): (table, old) for new, old in zip(names, rows.column_names, strict=True)}
             put_columns(app, f"t{number}", rows.rename_columns(names), [group for group in groups if group])
         rows = read(app, command(flight="sys.relationships")).to_pylist()
-    ends = [
-        tuple((row[f"{end}_table"], *row[f"{end}_columns"]) for end in ("from", "to"))
-        for row in rows
-    ]  # fmt: skip
+    ends = [tuple((row[f"{end}_table"], *row[f"{end}_columns"]) for end in ("from", "to")) for row in rows]
     found = {
         tuple((renamed[end[0], end[1]][0], *(renamed[end[0], column][1] for column in end[1:])) for end in pair)
         for pair in ends
     }
     right = found & set(TRUTH.items())
-    print(f"\nscale {scale}: {len(right)} of {len(TRUTH)} found; wrong: {sorted(found - right)};"
-          f" missed: {sorted(set(TRUTH.items()) - right)}")  # fmt: skip
+    print(
+        f"\nscale {scale}: {len(right)} of {len(TRUTH)} found; wrong: {sorted(found - right)};"
+        f" missed: {sorted(set(TRUTH.items()) - right)}"
+    )
     assert len(right) >= 0.95 * len(TRUTH)
     assert len(right) >= 0.9 * len(found)
     for row in rows:

@@ -65,10 +65,13 @@ class Machine:
             self.clock = WallClock(rounds.library, self.path / "clock")
             env = self.clock.env
         self.server = Server(
-            self.path / "stats.duckdb", rounds.path / f"{name}.log",
+            self.path / "stats.duckdb",
+            rounds.path / f"{name}.log",
             *(self.url if flag == "{}" else flag for flag in flags),
-            durable=rounds.is_durable, storm=rounds.harm is stormed, env=env,
-        )  # fmt: skip
+            durable=rounds.is_durable,
+            storm=rounds.harm is stormed,
+            env=env,
+        )
         self._ending.callback(self.server.end)
 
     def signal(self, number: int) -> None:
@@ -317,10 +320,18 @@ Harm = Callable[[Rounds], contextlib.AbstractContextManager[None]]
 
 @pytest.mark.parametrize(
     ("harm", "is_durable"),
-    [(killed, True), (killed, False), (paused, True), (partitioned, True), (slowed, True), (filled, True),
-     (stormed, True), (jumped, True)],
+    [
+        (killed, True),
+        (killed, False),
+        (paused, True),
+        (partitioned, True),
+        (slowed, True),
+        (filled, True),
+        (stormed, True),
+        (jumped, True),
+    ],
     ids=["killed", "killed-local", "paused", "partitioned", "slowed", "filled", "stormed", "jumped"],
-)  # fmt: skip
+)
 def test_nothing_acknowledged_is_lost_and_never_two_writers_acknowledge(
     request, tmp_path, monkeypatch, harm, is_durable
 ):

@@ -38,8 +38,12 @@ def capture_table(client: Client, name: str) -> None:
 
 
 def resolve_ndv(client: Client, name: str) -> dict[str, Any]:
-    request = {"table": name, "target": {"kind": "COLUMN", "column_id": 1}, "kinds": ["NDV"],
-               "latency_budget_ms": 10_000}  # fmt: skip
+    request = {
+        "table": name,
+        "target": {"kind": "COLUMN", "column_id": 1},
+        "kinds": ["NDV"],
+        "latency_budget_ms": 10_000,
+    }
     return client.act("resolve", {"requests": [request]})[0]
 
 
@@ -67,9 +71,17 @@ def test_statistics_of_an_older_paimon_snapshot_are_not_read_for_a_newer_one(cli
     append(0, 10)
     (path / "statistics").mkdir()
     stats = {"colId": 0, "distinctCount": 10, "min": "0", "max": "9", "nullCount": 0, "avgLen": 8, "maxLen": 8}
-    (path / "statistics" / "stat-a-0").write_text(json.dumps({
-        "snapshotId": 1, "schemaId": 0, "mergedRecordCount": 10, "mergedRecordSize": 80, "colStats": {"id": stats},
-    }))  # fmt: skip
+    (path / "statistics" / "stat-a-0").write_text(
+        json.dumps(
+            {
+                "snapshotId": 1,
+                "schemaId": 0,
+                "mergedRecordCount": 10,
+                "mergedRecordSize": 80,
+                "colStats": {"id": stats},
+            }
+        )
+    )
     latest = json.loads((path / "snapshot" / "snapshot-1").read_text())
     latest |= {"id": 2, "commitKind": "ANALYZE", "statistics": "stat-a-0"}
     (path / "snapshot" / "snapshot-2").write_text(json.dumps(latest))
@@ -129,7 +141,8 @@ def test_published_statistics_of_an_older_lance_version_are_inherited(client, tm
     capture_table(client, name)
     found = client.get({"table": "stats.columns", "snapshot": "current", "allow_stale": True}).to_pylist()
     assert [(row["snapshot_id"], row["freshness"], row["ndv"], row["max"]) for row in found] == [
-        (2, "INHERITED", 10.0, "9")]  # fmt: skip
+        (2, "INHERITED", 10.0, "9")
+    ]
     assert {row["usable_for"] for row in found} == {"PLANNING"} and found[0]["row_count"] == 10
     answer = resolve_ndv(client, name)
     assert answer["outcome"] == "CAPTURED" and answer["record"]["ndv"] == pytest.approx(20_000, rel=0.05)
@@ -158,8 +171,9 @@ def test_recapture_reads_sketches_registered_since_the_last_one(client, tmp_path
     table = simple_table(tmp_path, Schema(NestedField(1, "id", LongType())), pa.table({"id": range(100)}))
     connector = IcebergConnector(ConnectorConfig("c", "iceberg", f"sqlite:///{tmp_path / 'catalog.db'}"))
     name = "lake.db.t"
-    client.act("register_connector", {"catalog": "lake", "format": "iceberg",
-                                      "uri": f"sqlite:///{tmp_path / 'catalog.db'}"})  # fmt: skip
+    client.act(
+        "register_connector", {"catalog": "lake", "format": "iceberg", "uri": f"sqlite:///{tmp_path / 'catalog.db'}"}
+    )
     client.act("discover", {"catalog": "lake"})
     capture_table(client, name)
     assert column(client)["ndv"] is None
@@ -184,5 +198,8 @@ def test_two_deletion_vectors_in_one_puffin_file_are_captured(client, tmp_path):
     assert (row["row_count"], row["data_file_count"]) == (180, 2)
     files = client.get({"table": "stats.files", "snapshot": "current"}).to_pylist()
     assert sorted((file["file_content"], file["row_count"]) for file in files) == [
-        ("DATA", 90), ("DATA", 90), ("POSITION_DELETES", 20)]  # fmt: skip
+        ("DATA", 90),
+        ("DATA", 90),
+        ("POSITION_DELETES", 20),
+    ]
     assert len({d["content_offset"] for file in files for d in file["delete_files"] or ()}) == 2

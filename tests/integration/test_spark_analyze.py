@@ -117,9 +117,12 @@ def as_spark(row: dict[str, Any]) -> dict[str, str]:
     if row["logical_type"].startswith("TIMESTAMP"):
         low, high = (None if text is None else _timestamp(text) for text in (low, high))
     stats = {
-        "nullCount": str(row["null_count"]), "min": low, "max": high,
-        "avgLen": None if width is None else str(math.ceil(width)), "maxLen": None if widest is None else str(widest),
-    }  # fmt: skip
+        "nullCount": str(row["null_count"]),
+        "min": low,
+        "max": high,
+        "avgLen": None if width is None else str(math.ceil(width)),
+        "maxLen": None if widest is None else str(widest),
+    }
     return {key: text for key, text in stats.items() if text is not None}
 
 

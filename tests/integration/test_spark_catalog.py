@@ -80,8 +80,10 @@ def with_histograms(table: Table):
     statistics = table.statistics()
     columns = [
         dataclasses.replace(c, quantiles=sketches.kll(np.sort(table.rows[c.name].to_numpy()).astype(np.float64)))
-        if c.logical_type == "INT" else c for c in statistics.columns
-    ]  # fmt: skip
+        if c.logical_type == "INT"
+        else c
+        for c in statistics.columns
+    ]
     return dataclasses.replace(statistics, columns=tuple(columns))
 
 
@@ -137,27 +139,64 @@ def test_queries_on_every_published_type_can_be_planned(spark, tmp_path):
         " concat('x', id) text, cast(concat('b', id) AS binary) raw, array(id) list FROM range(500)"
     ).coalesce(1).write.parquet(str(path))
     spark().sql(f"CREATE TABLE types USING parquet LOCATION '{path}'")
-    table = Table("spark", ConnectorConfig("c", "parquet", str(tmp_path)), "default", "types", path,
-                  pq.read_table(path), spark=spark)  # fmt: skip
+    table = Table(
+        "spark",
+        ConnectorConfig("c", "parquet", str(tmp_path)),
+        "default",
+        "types",
+        path,
+        pq.read_table(path),
+        spark=spark,
+    )
     columns = tuple(
-        ColumnStatistics(n, name, type, 500, 0, ndv=100.0, min=low, max=high, avg_width_bytes=4.0, max_width_bytes=9,
-                         quantiles=sketches.kll(np.linspace(0, 400, 500)))
-        for n, (name, type, low, high) in enumerate([
-            ("id", "INT", "0", "499"), ("tiny", "INT", "0", "99"), ("f", "FLOAT", "0", "499.0"),
-            ("d", "DOUBLE", "0", "71.28571428571429"), ("money", "DECIMAL(12,2)", "0", "499"),
-            ("wide", "DECIMAL(38,10)", "0", "499"), ("flag", "BOOLEAN", "false", "true"),
-            ("day", "DATE", "1969-12-01", "1971-04-13"),
-            ("at", "TIMESTAMPTZ", "1970-01-01T00:00:00Z", "1970-01-01T00:08:19.001497Z"),
-            ("local", "TIMESTAMP", "2026-01-01T00:00:10", "2026-01-01T00:00:59"),
-            ("text", "STRING", "x0", "x99"), ("raw", "BINARY", "YjA=", "Yjk5"), ("list", "ARRAY", None, None),
-            ("gone", "INT", "1", "2"),
-        ], 1)
-    )  # fmt: skip
+        ColumnStatistics(
+            n,
+            name,
+            type,
+            500,
+            0,
+            ndv=100.0,
+            min=low,
+            max=high,
+            avg_width_bytes=4.0,
+            max_width_bytes=9,
+            quantiles=sketches.kll(np.linspace(0, 400, 500)),
+        )
+        for n, (name, type, low, high) in enumerate(
+            [
+                ("id", "INT", "0", "499"),
+                ("tiny", "INT", "0", "99"),
+                ("f", "FLOAT", "0", "499.0"),
+                ("d", "DOUBLE", "0", "71.28571428571429"),
+                ("money", "DECIMAL(12,2)", "0", "499"),
+                ("wide", "DECIMAL(38,10)", "0", "499"),
+                ("flag", "BOOLEAN", "false", "true"),
+                ("day", "DATE", "1969-12-01", "1971-04-13"),
+                ("at", "TIMESTAMPTZ", "1970-01-01T00:00:00Z", "1970-01-01T00:08:19.001497Z"),
+                ("local", "TIMESTAMP", "2026-01-01T00:00:10", "2026-01-01T00:00:59"),
+                ("text", "STRING", "x0", "x99"),
+                ("raw", "BINARY", "YjA=", "Yjk5"),
+                ("list", "ARRAY", None, None),
+                ("gone", "INT", "1", "2"),
+            ],
+            1,
+        )
+    )
     result = publish(table.publisher(table.statistics(columns=columns)))
     assert set(result.left_out) == {"list", "gone", "local"}
-    for condition in ("id < 10", "tiny = 3", "f > 1", "d < 2.5", "money = 3.00", "wide < 5", "flag",
-                      "day < DATE'1970-06-01'", "at > TIMESTAMP'1970-01-01 00:01:00'", "text = 'x1'",
-                      "local > TIMESTAMP_NTZ'2026-01-01 00:00:30'"):  # fmt: skip
+    for condition in (
+        "id < 10",
+        "tiny = 3",
+        "f > 1",
+        "d < 2.5",
+        "money = 3.00",
+        "wide < 5",
+        "flag",
+        "day < DATE'1970-06-01'",
+        "at > TIMESTAMP'1970-01-01 00:01:00'",
+        "text = 'x1'",
+        "local > TIMESTAMP_NTZ'2026-01-01 00:00:30'",
+    ):
         query = f"SELECT a.id FROM types a JOIN types b ON a.id = b.id AND a.day = b.day WHERE a.{condition}"
         query = query.replace("a.flag", "a.flag = true")
         assert "rowCount" in estimate(spark, query), condition
@@ -256,8 +295,13 @@ holder.stop()
 
 def hive(settings: dict[str, str], *statements: str) -> list[list[list[str]]]:
     """The rows of each statement, all run by one new session."""
-    done = subprocess.run([sys.executable, "-c", _HIVE, json.dumps(settings), *statements], capture_output=True,
-                          text=True, check=True, cwd=Path(__file__).parents[2])  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", _HIVE, json.dumps(settings), *statements],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -269,10 +313,11 @@ def test_hive_metastore_keeps_statistics_for_other_sessions(tmp_path):
     skewed = pa.array([5] * 140 + list(range(10)), pa.int64())
     pq.write_table(rows(0, 150).append_column("k", skewed), lake / "part.parquet")
     settings = {
-        "spark.sql.catalogImplementation": "hive", "spark.sql.cbo.enabled": "true",
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.cbo.enabled": "true",
         "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path / 'metastore'};create=true",
-    }  # fmt: skip
+    }
     hive(
         settings,
         f"CREATE TABLE events USING parquet LOCATION '{lake}'",
@@ -290,8 +335,10 @@ def test_hive_metastore_keeps_statistics_for_other_sessions(tmp_path):
         found = client.get({"table": "stats.columns"}).to_pylist()
         assert {row["producer"] for row in found} == {"UPSTREAM_METADATA_DERIVED"}
         assert {row["column_name"]: row["ndv"] for row in found} == {
-            "id": None, "k": None, "label": pytest.approx(9, abs=1)
-        }  # fmt: skip
+            "id": None,
+            "k": None,
+            "label": pytest.approx(9, abs=1),
+        }
 
         client.act("register_connector", lake | {"catalog": "lake"})
         client.act("discover", {"catalog": "lake"})
@@ -339,7 +386,7 @@ def test_explain_shows_estimates_before_and_after_and_true_counts(tmp_path):
     for name, content in {
         "fact": pa.table({"k": pa.array([i % 100 for i in ids], pa.int64()), "z": [i * i for i in ids]}),
         "dim": pa.table({"id": pa.array(range(100), pa.int64()), "label": [f"l{i % 4}" for i in range(100)]}),
-    }.items():  # fmt: skip
+    }.items():
         (lake / name).mkdir(parents=True)
         pq.write_table(content, lake / name / "part.parquet")
     with serving(tmp_path, "--workers", 1) as server, server.connect() as client:
@@ -350,10 +397,22 @@ def test_explain_shows_estimates_before_and_after_and_true_counts(tmp_path):
         requests = [{"table": f"lake.default.{name}", "target": t} for name in ("fact", "dim") for t in targets]
         assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
         done = subprocess.run(
-            [sys.executable, "-m", "flight_server.cli", "explain", "--spark", "local[1]", "--run", "--server",
-             server.uri, "SELECT * FROM fact JOIN dim ON k = id WHERE label = 'l1' AND z < 250000"],
-            capture_output=True, text=True, cwd=Path(__file__).parents[2],
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "flight_server.cli",
+                "explain",
+                "--spark",
+                "local[1]",
+                "--run",
+                "--server",
+                server.uri,
+                "SELECT * FROM fact JOIN dim ON k = id WHERE label = 'l1' AND z < 250000",
+            ],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
     assert done.returncode == 0, done.stderr
     without, _, after = done.stdout.partition("with published statistics")
     assert "?" in without and "Scan fact" in without

@@ -65,11 +65,15 @@ def environment(no_java, tmp_path_factory) -> dict[str, str]:
     missing = subprocess.run([python, "-c", "import pyarrow, capture"], capture_output=True, text=True, cwd=path)
     assert "No module named 'capture'" in missing.stderr
     return {
-        "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": java,
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_HOME": java,
         "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false",
         "JDK_JAVA_OPTIONS": os.environ["SPARK_SUBMIT_OPTS"],  # of executors too
-        "SPARK_DAEMON_MEMORY": "256m", "SPARK_WORKER_DIR": str(path / "work"), "PYSPARK_PYTHON": str(python),
-    }  # fmt: skip
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_WORKER_DIR": str(path / "work"),
+        "PYSPARK_PYTHON": str(python),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +97,12 @@ def master(environment, tmp_path_factory) -> Iterator[str]:
 @contextlib.contextmanager
 def daemon(environment: dict[str, str], log: Path, name: str, *arguments: str) -> Iterator[Path]:
     command = [SPARK_HOME / "bin/spark-class", f"org.apache.spark.deploy.{name}", *arguments]
-    with log.open("wb") as output, subprocess.Popen(
-        command, env=os.environ | environment, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent
-    ) as process:  # fmt: skip
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            command, env=os.environ | environment, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent
+        ) as process,
+    ):
         try:
             yield log
         finally:
@@ -119,14 +126,16 @@ def lake(tmp_path_factory) -> Path:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     for number in range(6):
         ids = range(number * 2000, number * 2000 + 2000)
-        rows = pa.table({
-            "id": pa.array(ids, pa.int64()),
-            "word": [None if i % 9 == 0 else f"w{i % 5000}" for i in ids],
-            "ratio": pa.array([i / 7 for i in ids]),
-            "day": [date(2026, 1, 1) + timedelta(days=i % 300) for i in ids],
-            "at": pa.array([start + timedelta(seconds=i) for i in ids], pa.timestamp("us", "UTC")),
-            "place": [{"zip": i % 100} for i in ids],
-        })  # fmt: skip
+        rows = pa.table(
+            {
+                "id": pa.array(ids, pa.int64()),
+                "word": [None if i % 9 == 0 else f"w{i % 5000}" for i in ids],
+                "ratio": pa.array([i / 7 for i in ids]),
+                "day": [date(2026, 1, 1) + timedelta(days=i % 300) for i in ids],
+                "at": pa.array([start + timedelta(seconds=i) for i in ids], pa.timestamp("us", "UTC")),
+                "place": [{"zip": i % 100} for i in ids],
+            }
+        )
         pq.write_table(rows, path / "t" / f"{number}.parquet")
     return path
 
@@ -194,13 +203,19 @@ spark.stop()
 
 def test_executors_read_flights_in_parallel(master, environment, tmp_path):
     """Both executors read shares of one flight; the package is not installed there but shipped with the query."""
-    rows = [{"table_catalog": "c", "table_schema": "s", "table_name": f"t{i % 8}", "snapshot_id": 1, "column_id": i + 1}
-            for i in range(400)]  # fmt: skip
+    rows = [
+        {"table_catalog": "c", "table_schema": "s", "table_name": f"t{i % 8}", "snapshot_id": 1, "column_id": i + 1}
+        for i in range(400)
+    ]
     settings = {
-        "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0", "spark.executor.memory": "512m",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{WITHIN:.0f}s", "spark.locality.wait": "0",
-    }  # fmt: skip
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.executor.memory": "512m",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{WITHIN:.0f}s",
+        "spark.locality.wait": "0",
+    }
     conf = " ".join(f"--conf {name}={value}" for name, value in settings.items())
     (tmp_path / "server").mkdir()
     (tmp_path / "reads.py").write_text(READS)
@@ -208,10 +223,13 @@ def test_executors_read_flights_in_parallel(master, environment, tmp_path):
         with server.connect() as client:
             client.put("stats.columns", pa.Table.from_pylist(rows))
         done = subprocess.run(
-            [sys.executable, tmp_path / "reads.py", master, server.uri], cwd=tmp_path, timeout=WITHIN,
-            env=os.environ | environment | {"PYSPARK_SUBMIT_ARGS": f"{conf} pyspark-shell"}, capture_output=True,
+            [sys.executable, tmp_path / "reads.py", master, server.uri],
+            cwd=tmp_path,
+            timeout=WITHIN,
+            env=os.environ | environment | {"PYSPARK_SUBMIT_ARGS": f"{conf} pyspark-shell"},
+            capture_output=True,
             text=True,
-        )  # fmt: skip
+        )
     assert done.returncode == 0, done.stderr[-3000:]
     shares = [line.rsplit(" ", 1) for line in done.stdout.splitlines() if line.startswith("/")]
     assert len(shares) == 4 and sum(int(count) for _, count in shares) == len(rows), done.stdout
@@ -220,12 +238,24 @@ def test_executors_read_flights_in_parallel(master, environment, tmp_path):
 
 def test_connect_server_computes_the_same_rows_as_inline(environment, no_java, lake, inline_rows, tmp_path):
     submitted = [
-        "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]", "--name", "c",
-        *(f"--conf={name}={value}" for name, value in {
-            "spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": "0",
-            "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false",
-        }.items()), "spark-internal",
-    ]  # fmt: skip
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+        "--master",
+        "local[2]",
+        "--name",
+        "c",
+        *(
+            f"--conf={name}={value}"
+            for name, value in {
+                "spark.connect.grpc.binding.address": "127.0.0.1",
+                "spark.connect.grpc.binding.port": "0",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.driver.host": "127.0.0.1",
+                "spark.ui.enabled": "false",
+            }.items()
+        ),
+        "spark-internal",
+    ]
     variables = environment | {"SPARK_DAEMON_MEMORY": "1g"}
     with daemon(variables, tmp_path / "connect", "SparkSubmit", *submitted) as log:
         port = wait_for_log(log, r"Spark Connect server started at: 127\.0\.0\.1:(\d+)")

@@ -34,10 +34,16 @@ from tests.flight_server.live_server import eventually, serving
 pytestmark = pytest.mark.spark
 
 COLUMNS = (
-    Column("id", "INT"), Column("word", "STRING"), Column("money", "DECIMAL(10,2)"), Column("at", "TIMESTAMPTZ"),
-    Column("place", "STRUCT"), Column("place.lat", "DOUBLE"), Column("part", "STRING"), Column("key", "UUID"),
+    Column("id", "INT"),
+    Column("word", "STRING"),
+    Column("money", "DECIMAL(10,2)"),
+    Column("at", "TIMESTAMPTZ"),
+    Column("place", "STRUCT"),
+    Column("place.lat", "DOUBLE"),
+    Column("part", "STRING"),
+    Column("key", "UUID"),
     Column("order by", "DATE"),
-)  # fmt: skip
+)
 IDS = {column.name: number for number, column in enumerate(COLUMNS, 1)}
 ROWS = 3000
 BIG_FILES, BIG_ROWS = 600, 1_000_000
@@ -99,15 +105,19 @@ def table(tmp_path_factory):
     for number in range(5):
         ids = range(number * ROWS, (number + 1) * ROWS)
         start = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-        rows = pa.table({
-            "id": pa.array(ids, pa.int64()),
-            "word": [None if i % 10 == 1 else f"w{i % 7000}" for i in ids],
-            "money": pa.array(ids).cast(pa.decimal128(19, 0)).cast(pa.decimal128(21, 2)).cast(pa.decimal128(10, 2)),
-            "at": pa.array([start + dt.timedelta(minutes=i) for i in ids], pa.timestamp("us", "UTC")),
-            "place": pa.array([None if i % 5 == 0 else {"lat": i / 4} for i in ids], pa.struct({"lat": pa.float64()})),
-            "key": pa.array([i.to_bytes(16, "big") for i in ids], pa.binary(16)),
-            "order by": pa.array([dt.date(2026, 1, 1 + i % 28) for i in ids]),
-        })  # fmt: skip
+        rows = pa.table(
+            {
+                "id": pa.array(ids, pa.int64()),
+                "word": [None if i % 10 == 1 else f"w{i % 7000}" for i in ids],
+                "money": pa.array(ids).cast(pa.decimal128(19, 0)).cast(pa.decimal128(21, 2)).cast(pa.decimal128(10, 2)),
+                "at": pa.array([start + dt.timedelta(minutes=i) for i in ids], pa.timestamp("us", "UTC")),
+                "place": pa.array(
+                    [None if i % 5 == 0 else {"lat": i / 4} for i in ids], pa.struct({"lat": pa.float64()})
+                ),
+                "key": pa.array([i.to_bytes(16, "big") for i in ids], pa.binary(16)),
+                "order by": pa.array([dt.date(2026, 1, 1 + i % 28) for i in ids]),
+            }
+        )
         pq.write_table(rows, path / f"p{number}.parquet")
     return TableHandle("c", "s", "t", "id-1", 7, Schema(COLUMNS), IDS, Lake(path))
 
@@ -138,8 +148,10 @@ def test_spark_computes_the_same_rows_as_in_process(engine, table):
     results = engine.capture_batch(requests(table), on_spark)
     assert {(r.outcome, r.detail, r.attributes["execution"]) for r in results} == {(Outcome.CAPTURED, "", "spark")}
     ComputeEngine(inline_max_cells=10**9).capture_batch(requests(table), inline)
-    engine_ids = [{row["engine_id"] for row in sink.get("stats.columns") + sink.get("stats.file_columns")}
-                  for sink in (on_spark, inline)]  # fmt: skip
+    engine_ids = [
+        {row["engine_id"] for row in sink.get("stats.columns") + sink.get("stats.file_columns")}
+        for sink in (on_spark, inline)
+    ]
     assert engine_ids == [{"spark"}, {"local"}]
     assert on_spark.content() == content_as_by_spark(inline)
     assert len(on_spark.get("stats.columns")) == 8
@@ -154,8 +166,14 @@ def test_capture_in_waves_of_files_has_the_same_rows(engine, table, monkeypatch)
     assert len(set(waves.shares)) >= 3
 
 
-@pytest.mark.parametrize("how", [{}, {"sampling": Sampling.RANDOM_ROW_GROUP},
-                                 {"sampling": Sampling.METADATA_GUIDED, "budget": Budget(max_rows=9000)}])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"sampling": Sampling.RANDOM_ROW_GROUP},
+        {"sampling": Sampling.METADATA_GUIDED, "budget": Budget(max_rows=9000)},
+    ],
+)
 def test_one_large_file_is_many_tasks_with_the_same_rows(engine, tmp_path, monkeypatch, how):
     monkeypatch.setattr(pieces, "PIECE_ROWS", 2500)
     (tmp_path / "t").mkdir()
@@ -200,18 +218,21 @@ def test_detail_names_an_unreadable_file(engine, table, tmp_path):
     assert (result.outcome, result.detail.startswith('file "t/p3.parquet"')) == (Outcome.DEGRADED, True)
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("id % 10", ("INT", 0, 10, "0", "9")),
-    ("upper(word)", ("STRING", 1500, None, "W0", "W999")),
-    ("money * 2", ("DECIMAL(12,2)", 0, 14995, "2", "29998")),
-    ("place.lat > 10", ("BOOLEAN", 2995, 2, "false", "true")),
-    ("date_trunc('DAY', at)", ("TIMESTAMPTZ", 0, 11, "2026-01-01T00:00:00Z", "2026-01-11T00:00:00Z")),
-    ("part", ("STRING", 0, 5, "p0", "p4")),
-    ("substring(key, 1, 8)", ("STRING", 0, 1, "00000000", "00000000")),
-    ("`order by`", ("DATE", 0, 28, "2026-01-01", "2026-01-28")),
-    ("1", ("INT", 0, 1, "1", "1")),
-    ("extract(YEAR FROM at)", ("INT", 0, 1, "2026", "2026")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("id % 10", ("INT", 0, 10, "0", "9")),
+        ("upper(word)", ("STRING", 1500, None, "W0", "W999")),
+        ("money * 2", ("DECIMAL(12,2)", 0, 14995, "2", "29998")),
+        ("place.lat > 10", ("BOOLEAN", 2995, 2, "false", "true")),
+        ("date_trunc('DAY', at)", ("TIMESTAMPTZ", 0, 11, "2026-01-01T00:00:00Z", "2026-01-11T00:00:00Z")),
+        ("part", ("STRING", 0, 5, "p0", "p4")),
+        ("substring(key, 1, 8)", ("STRING", 0, 1, "00000000", "00000000")),
+        ("`order by`", ("DATE", 0, 28, "2026-01-01", "2026-01-28")),
+        ("1", ("INT", 0, 1, "1", "1")),
+        ("extract(YEAR FROM at)", ("INT", 0, 1, "2026", "2026")),
+    ],
+)
 def test_expression_has_its_type_counts_and_bounds(engine, table, text, expected):
     sink = MemorySink()
     (result,) = engine.capture_batch([expression(table, text)], sink)
@@ -235,11 +256,14 @@ def odd(tmp_path_factory):
     tagged = pa.struct({"tags": pa.list_(pa.int8()), "tagged": pa.int8()})
     rows = {
         "place": pa.array([None, {"lat": 1.0, "in": {"x": -5}}, {"lat": None}, {"lat": 3.0, "in": {}}], place),
-        "tagged": pa.array([None, {"tags": [1]}, {"tagged": 1}, {}], tagged), "a": [1, 2, 3, 4], "a.b": [5, 6, 7, 8],
+        "tagged": pa.array([None, {"tags": [1]}, {"tagged": 1}, {}], tagged),
+        "a": [1, 2, 3, 4],
+        "a.b": [5, 6, 7, 8],
     } | {
         f"{sign}int{width}": pa.array([0, 1, 2 ** (width - (not sign)) - 1, 1 if sign else -7], f"{sign}int{width}")
-        for sign in ("", "u") for width in (8, 16, 32, 64)
-    }  # fmt: skip
+        for sign in ("", "u")
+        for width in (8, 16, 32, 64)
+    }
     for name, content in {"t": rows, "ns": {"day": pa.array([1, 1000, 2001], pa.timestamp("ns"))}}.items():
         (path / name).mkdir()
         pq.write_table(pa.table(content), path / name / "0.parquet")
@@ -253,12 +277,26 @@ def odd(tmp_path_factory):
         yield handles
 
 
-@pytest.mark.parametrize("text", [
-    "place is null and place.lat is null", "place.in is null", "hash(place)", "to_json(place)", "place['lat']",
-    "place.lat is null or isnull(place.in)", "tagged.tagged + tagged.`tagged`", "a", "`a.b`", "`a.b` + a",
-    "typeof(int16)", "hash(int8, place.in.x, int32)", "hash(uint8, uint16, uint32)", "shiftrightunsigned(int32, 1)",
-    "uint64 + 1",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "place is null and place.lat is null",
+        "place.in is null",
+        "hash(place)",
+        "to_json(place)",
+        "place['lat']",
+        "place.lat is null or isnull(place.in)",
+        "tagged.tagged + tagged.`tagged`",
+        "a",
+        "`a.b`",
+        "`a.b` + a",
+        "typeof(int16)",
+        "hash(int8, place.in.x, int32)",
+        "hash(uint8, uint16, uint32)",
+        "shiftrightunsigned(int32, 1)",
+        "uint64 + 1",
+    ],
+)
 def test_expression_has_the_values_that_spark_reads(engine, odd, text):
     sink = MemorySink()
     (result,) = engine.capture_batch([expression(odd["t"], text)], sink)
@@ -273,12 +311,16 @@ def test_expression_has_the_values_that_spark_reads(engine, odd, text):
     assert (row["min"], row["max"]) == tuple(str(v).lower() if isinstance(v, bool) else str(v) for v in (low, high))
 
 
-@pytest.mark.parametrize(("table", "text", "reason"), [
-    ("t", "hash(tagged)", 'the value of the struct "tagged" cannot be read, because "tagged.tags" in it is ARRAY'),
-    ("t", "size(tagged.tags)", 'no expression reads column "tagged.tags", which is ARRAY'),
-    ("ns", "day", 'column "day" cannot be timestamp[us], as Spark has it'), ("t", "1 / int8", "DIVIDE_BY_ZERO"),
-    ("t", "cast(uint64 as bigint) + 1", "CAST_OVERFLOW"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("table", "text", "reason"),
+    [
+        ("t", "hash(tagged)", 'the value of the struct "tagged" cannot be read, because "tagged.tags" in it is ARRAY'),
+        ("t", "size(tagged.tags)", 'no expression reads column "tagged.tags", which is ARRAY'),
+        ("ns", "day", 'column "day" cannot be timestamp[us], as Spark has it'),
+        ("t", "1 / int8", "DIVIDE_BY_ZERO"),
+        ("t", "cast(uint64 as bigint) + 1", "CAST_OVERFLOW"),
+    ],
+)
 def test_expression_on_what_spark_cannot_read_fails(engine, odd, table, text, reason):
     sink = MemorySink()
     (result,) = engine.capture_batch([expression(odd[table], text)], sink)
@@ -286,13 +328,24 @@ def test_expression_on_what_spark_cannot_read_fails(engine, odd, table, text, re
     assert result.attributes == {"retryable": False}
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("nothing + 1", "nothing"), ("id +", "Spark says"), ("sum(id)", "Spark says"), ("array(id)", "ARRAY"),
-    ("(select max(id) from other)", "subquery"), ("( TABLE other)", "subquery"), ("/**/(select 1)", "comments"),
-    ("reflect('java.lang.System', 'exit', 1)", "Java"), ("`java_method`('a', 'b')", "Java"),
-    ("explode(array(1))", "Spark"), ("hash(*)", "* is not allowed"), ("hash(place.lat, place.*)", "* is not allowed"),
-    ("identifier('i' || 'd')", "IDENTIFIER is not allowed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("nothing + 1", "nothing"),
+        ("id +", "Spark says"),
+        ("sum(id)", "Spark says"),
+        ("array(id)", "ARRAY"),
+        ("(select max(id) from other)", "subquery"),
+        ("( TABLE other)", "subquery"),
+        ("/**/(select 1)", "comments"),
+        ("reflect('java.lang.System', 'exit', 1)", "Java"),
+        ("`java_method`('a', 'b')", "Java"),
+        ("explode(array(1))", "Spark"),
+        ("hash(*)", "* is not allowed"),
+        ("hash(place.lat, place.*)", "* is not allowed"),
+        ("identifier('i' || 'd')", "IDENTIFIER is not allowed"),
+    ],
+)
 def test_invalid_expression_fails_alone_with_the_reason(engine, table, text, reason):
     results = engine.capture_batch([expression(table, text), expression(table, "id")], MemorySink())
     assert [result.outcome for result in results] == [Outcome.DEGRADED, Outcome.CAPTURED]
@@ -455,9 +508,20 @@ def test_invalid_master_raises_an_upstream_error(engine):
         Spark("nonsense").ensure()
 
 
-@pytest.mark.parametrize("text", ["rand()", "uuid()", "id + rand(42)", "now()", "current_timestamp()", "current_date",
-                                  "unix_timestamp()", "datediff(current_date(), date'2020-01-01')",
-                                  "current_user()"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rand()",
+        "uuid()",
+        "id + rand(42)",
+        "now()",
+        "current_timestamp()",
+        "current_date",
+        "unix_timestamp()",
+        "datediff(current_date(), date'2020-01-01')",
+        "current_user()",
+    ],
+)
 def test_expression_that_depends_on_more_than_its_row_is_uncapturable(engine, table, text):
     sink = MemorySink()
     (result,) = engine.capture_batch([expression(table, text)], sink)

@@ -19,11 +19,22 @@ TABLES, COLUMNS = 12, 30
 
 def rows() -> pa.Table:
     records = [
-        {"table_catalog": "lake", "table_schema": "s", "table_name": f"t{table}", "snapshot_id": snapshot,
-         "column_id": column, "column_name": f"c{column}", "row_count": 1000 * table + column + 1, "ndv": column + 0.5,
-         "min": None if column % 7 == 0 else str(column), "logical_type": "INT" if column % 7 else None}
-        for table in range(TABLES) for snapshot in (1, 2) for column in range(1, COLUMNS + 1)
-    ]  # fmt: skip
+        {
+            "table_catalog": "lake",
+            "table_schema": "s",
+            "table_name": f"t{table}",
+            "snapshot_id": snapshot,
+            "column_id": column,
+            "column_name": f"c{column}",
+            "row_count": 1000 * table + column + 1,
+            "ndv": column + 0.5,
+            "min": None if column % 7 == 0 else str(column),
+            "logical_type": "INT" if column % 7 else None,
+        }
+        for table in range(TABLES)
+        for snapshot in (1, 2)
+        for column in range(1, COLUMNS + 1)
+    ]
     return pa.Table.from_pylist(records)
 
 
@@ -41,10 +52,13 @@ def spark():
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
-        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-        .config("spark.sql.python.filterPushdown.enabled", "true").config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1").getOrCreate()
-    )  # fmt: skip
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.python.filterPushdown.enabled", "true")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
     session.dataSource.register(StatflightDataSource)
     yield session
     session.stop()
@@ -76,8 +90,10 @@ def test_block_of_the_clients_page_runs(spark, tmp_path, monkeypatch):
     document = Path(flight_server.__file__).with_name("CLIENTS.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python spark\n(.*?)^```$", document, re.DOTALL | re.MULTILINE)
     orders = {"table_catalog": "lake", "table_schema": "sales", "table_name": "orders", "snapshot_id": 1}
-    columns = [orders | {"column_id": i, "column_name": name, "ndv": ndv}
-               for i, (name, ndv) in enumerate([("id", 1000.0), ("region", 3.0)], 1)]  # fmt: skip
+    columns = [
+        orders | {"column_id": i, "column_name": name, "ndv": ndv}
+        for i, (name, ndv) in enumerate([("id", 1000.0), ("region", 3.0)], 1)
+    ]
     with serving(tmp_path) as server:
         with server.connect() as client:
             client.put("stats.columns", pa.Table.from_pylist(columns))
@@ -88,8 +104,9 @@ def test_block_of_the_clients_page_runs(spark, tmp_path, monkeypatch):
 def test_each_query_of_a_loaded_frame_has_its_own_filters(spark, uri):
     """Filter pushdown is on: Spark 4.3 keeps one reader, with the filters that it took last, for all of them."""
     frame = load(spark, uri, columns="table_name, column_id", snapshot="current")
-    third, fourth = (frame.where(f"column_id = {column}").withColumnRenamed("column_id", f"id{column}")
-                     for column in (3, 4))  # fmt: skip
+    third, fourth = (
+        frame.where(f"column_id = {column}").withColumnRenamed("column_id", f"id{column}") for column in (3, 4)
+    )
     assert third.count() == TABLES
     assert frame.count() == TABLES * COLUMNS
     assert third.join(fourth, "table_name").where("id3 = 3 AND id4 = 4").count() == TABLES

@@ -102,8 +102,9 @@ def test_backups_under_load_lose_no_acknowledged_put(tmp_path, backups):
 
 def test_opening_a_database_in_use_is_rejected(tmp_path):
     code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
-    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "d.db")], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE)  # fmt: skip
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "d.db")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
         assert holder.stdout is not None
         holder.stdout.readline()

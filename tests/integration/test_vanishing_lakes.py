@@ -34,10 +34,16 @@ def client(tmp_path: Path, lake: Path) -> Iterator[Client]:
         client.timeout = 120
         client.act("register_connector", {"catalog": "lake", "format": "parquet", "uri": str(lake), "discover": True})
         column = {"kind": "COLUMN", "column_id": 1}
-        client.act("capture", {"requests": [
-            {"table": f"lake.default.{table}", "snapshot": "current", "target": target, "mode": "SYNC"}
-            for table in ("t", "other") for target in ({"kind": "TABLE"}, column)
-        ]})  # fmt: skip
+        client.act(
+            "capture",
+            {
+                "requests": [
+                    {"table": f"lake.default.{table}", "snapshot": "current", "target": target, "mode": "SYNC"}
+                    for table in ("t", "other")
+                    for target in ({"kind": "TABLE"}, column)
+                ]
+            },
+        )
         yield client
 
 

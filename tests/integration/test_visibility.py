@@ -29,13 +29,19 @@ SEEN, HIDDEN = ("lake", "sales", "orders"), (f"{WORD}lake", WORD, f"{WORD}_t")
 HIDDEN_NAME = ".".join(HIDDEN)
 SCOPES = ["stats.read", "stats.write", "capture.run", "admin"]
 TOKENS = {
-    "all": (SCOPES, ["*"]), "dotted": (SCOPES, ["*.*.*"]), "some": (SCOPES, ["lake.*"]),
-    "some dotted": (SCOPES, ["lake.*.*"]), "other": (SCOPES, ["other.*"]), "none": ([], ["*"]),
-}  # fmt: skip
+    "all": (SCOPES, ["*"]),
+    "dotted": (SCOPES, ["*.*.*"]),
+    "some": (SCOPES, ["lake.*"]),
+    "some dotted": (SCOPES, ["lake.*.*"]),
+    "other": (SCOPES, ["other.*"]),
+    "none": ([], ["*"]),
+}
 RULES = {  # of both tables, and their measures
-    "null_fraction <= 0.1": "null_fraction", "id in orders.id": "containment",
-    f"id in {HIDDEN_NAME}.id": "containment", f"(SELECT 1 WHERE '{WORD}' > '') = 1": "select",
-}  # fmt: skip
+    "null_fraction <= 0.1": "null_fraction",
+    "id in orders.id": "containment",
+    f"id in {HIDDEN_NAME}.id": "containment",
+    f"(SELECT 1 WHERE '{WORD}' > '') = 1": "select",
+}
 VERSION = 1  # the current snapshot of each table; there is one before it
 TABLELESS = ("sys.engines", "sys.functions", "sys.flights", "sys.replication")  # flights that are not about tables
 # always empty: no lake of this test declares constraints
@@ -220,10 +226,12 @@ def test_slots_of_nulls_contain_only_zeros(served):
 def test_no_predicate_shows_a_hidden_table(served, name):
     predicates = [
         [{"column": "table_name", "op": "EQ", "values": [HIDDEN[2]]}],
-        [{"column": c, "op": "EQ", "values": [v]} for c, v in
-         zip(("table_catalog", "table_schema", "table_name"), HIDDEN, strict=True)],
+        [
+            {"column": c, "op": "EQ", "values": [v]}
+            for c, v in zip(("table_catalog", "table_schema", "table_name"), HIDDEN, strict=True)
+        ],
         [{"column": "table_name", "op": "NEQ", "values": [SEEN[2]]}],
-    ]  # fmt: skip
+    ]
     with connect_as(served, "all") as everything, connect_as(served, "some") as limited:
         for condition in predicates:
             command = {"table": name, "predicates": condition}
@@ -362,8 +370,10 @@ def test_idempotency_keys_belong_to_their_callers(served):
 
 
 def test_token_without_scopes_may_only_call_health(served):
-    bodies_of = bodies(served) | {"read": [{"table": "sys.flights"}],
-                                  "scan_system_table": [{"query_id": "q", "table": "sys.flights"}]}  # fmt: skip
+    bodies_of = bodies(served) | {
+        "read": [{"table": "sys.flights"}],
+        "scan_system_table": [{"query_id": "q", "table": "sys.flights"}],
+    }
     with connect_as(served, "none") as unscoped:
         for name in set(ACTIONS) - {"health"}:
             with pytest.raises(flight.FlightUnauthorizedError, match="PERMISSION_DENIED"):

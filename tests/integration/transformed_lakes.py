@@ -54,7 +54,7 @@ _COLUMNS: Final[dict[str, tuple[IcebergType, Any]]] = {
     "clock": (TimeType(), lambda rng: time(rng.randint(0, 23), rng.randint(0, 59), 0, rng.choice((0, 1)))),
     "amount": (DecimalType(9, 2), lambda rng: Decimal(rng.randint(-900, 900)).scaleb(-2)),
     "data": (BinaryType(), lambda rng: bytes(rng.choices(range(256), k=rng.randint(0, 3)))),
-}  # fmt: skip
+}
 _TRANSFORMS: Final[dict[str, list[Transform[Any, Any]]]] = {
     "id": [BucketTransform(4), BucketTransform(3), TruncateTransform(7), IdentityTransform()],
     "word": [BucketTransform(4), TruncateTransform(1), TruncateTransform(2)],
@@ -119,9 +119,14 @@ def _stored(type: IcebergType, value: Any) -> Any:
 
 
 def _file(
-    root: Path, schema: Schema, spec: PartitionSpec, partition: tuple[Any, ...], rows: list[dict[str, Any]], *,
+    root: Path,
+    schema: Schema,
+    spec: PartitionSpec,
+    partition: tuple[Any, ...],
+    rows: list[dict[str, Any]],
+    *,
     metrics: bool,
-) -> DataFile:  # fmt: skip
+) -> DataFile:
     path = root / f"{uuid.uuid4()}.parquet"
     written = pa.Table.from_pylist(rows, schema.as_arrow())
     pq.write_table(written, path, write_statistics=False)
@@ -135,8 +140,13 @@ def _file(
             "upper_bounds": {f.field_id: to_bytes(f.field_type, max(v)) for f, v in present.items() if v},
         }
     file = DataFile.from_args(
-        content=DataFileContent.DATA, file_path=f"file://{path}", file_format=FileFormat.PARQUET,
-        partition=Record(*partition), record_count=len(rows), file_size_in_bytes=path.stat().st_size, **counts,
-    )  # fmt: skip
+        content=DataFileContent.DATA,
+        file_path=f"file://{path}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(*partition),
+        record_count=len(rows),
+        file_size_in_bytes=path.stat().st_size,
+        **counts,
+    )
     file.spec_id = spec.spec_id
     return file

@@ -39,9 +39,13 @@ class DuckDBPeer:
     def run(self, extensions: Sequence[str], *statements: str) -> list[list[list[Any]]]:
         """The rows of each statement, as JSON has them, all in one connection."""
         done = subprocess.run(
-            [self.python, "-c", _PROGRAM], input=json.dumps([list(extensions), list(statements)]), text=True,
-            capture_output=True, timeout=900, env=os.environ | {"TZ": "UTC"},
-        )  # fmt: skip
+            [self.python, "-c", _PROGRAM],
+            input=json.dumps([list(extensions), list(statements)]),
+            text=True,
+            capture_output=True,
+            timeout=900,
+            env=os.environ | {"TZ": "UTC"},
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         found: list[list[list[Any]]] = json.loads(done.stdout)
         return found

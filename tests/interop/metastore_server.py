@@ -42,9 +42,13 @@ def running(folder: Path) -> Iterator[str]:
     (folder / "hive-site.xml").write_text(f"<configuration>{properties}</configuration>")
     port = processes.free_port()
     command = [
-        Path(home) / "bin/java", "-cp", f"{folder}:{Path(pyspark.__file__).parent / 'jars'}/*",
-        "org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(port),
-    ]  # fmt: skip
+        Path(home) / "bin/java",
+        "-cp",
+        f"{folder}:{Path(pyspark.__file__).parent / 'jars'}/*",
+        "org.apache.hadoop.hive.metastore.HiveMetaStore",
+        "-p",
+        str(port),
+    ]
     with processes.running(command, folder, port, lambda: answers(port)):
         yield f"thrift://127.0.0.1:{port}"
 

@@ -41,8 +41,12 @@ def pyspark(folder: Path, version: str) -> Path:
 def environment(packages: Path) -> dict[str, str]:
     """Environment of a process whose PySpark lies in a folder."""
     path = os.pathsep.join([str(packages), *sys.path])
-    return os.environ | {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": java_home() or "",
-                         "SPARK_HOME": str(packages / "pyspark")}  # fmt: skip
+    return os.environ | {
+        "PYTHONPATH": path,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_HOME": java_home() or "",
+        "SPARK_HOME": str(packages / "pyspark"),
+    }
 
 
 def run(
@@ -50,9 +54,13 @@ def run(
 ) -> list[list[list[Any]]]:
     """The rows of each statement, as JSON has them, all in one new session."""
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], input=json.dumps([settings, statements]), text=True, capture_output=True,
-        timeout=timeout_seconds, env=environment(packages),
-    )  # fmt: skip
+        [sys.executable, "-c", _PROGRAM],
+        input=json.dumps([settings, statements]),
+        text=True,
+        capture_output=True,
+        timeout=timeout_seconds,
+        env=environment(packages),
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found: list[list[list[Any]]] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -27,10 +27,11 @@ SETTINGS = {
         "spark.databricks.delta.snapshotPartitions": "1",
     },
     "iceberg": {
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog", "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
         "spark.sql.iceberg.report-column-stats": "true",
     },
-}  # fmt: skip
+}
 QUERIES = {
     "text": "SELECT * FROM customer WHERE c_mktsegment = 'BUILDING'",
     "number": "SELECT * FROM orders WHERE o_custkey = 370",
@@ -46,8 +47,11 @@ def start_session(format: str, directory: Path, jars: list[str]) -> Any:
     """A session whose current namespace is the lake."""
     builder = SparkSession.builder.master("local[1]").config("spark.jars", ",".join(jars))
     settings = dict.fromkeys(COST_BASED, "true") | {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
-    settings |= {"spark.sql.warehouse.dir": str(directory), "spark.sql.catalog.lake.warehouse": str(directory),
-                 "spark.sql.catalog.lake.cache-enabled": "false"}  # fmt: skip
+    settings |= {
+        "spark.sql.warehouse.dir": str(directory),
+        "spark.sql.catalog.lake.warehouse": str(directory),
+        "spark.sql.catalog.lake.cache-enabled": "false",
+    }
     for name, value in (settings | SETTINGS[format]).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -32,10 +32,13 @@ TESTS = ROOT / "tests/integration/test_other_clouds.py"
 def run_tests(cloud: str, port: int) -> str:
     """The last line of a run of one cloud's tests against a server."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", TESTS, "-k", cloud], cwd=ROOT,
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", TESTS, "-k", cloud],
+        cwd=ROOT,
         env=os.environ | {f"STATFLIGHT_TEST_{cloud.upper()}": f"http://127.0.0.1:{port}"},
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     return next(line for line in reversed(done.stdout.splitlines()) if "passed" in line)
 
@@ -46,8 +49,15 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     folder = tmp_path_factory.mktemp("azurite")
     downloaded("azurite", [require("npm"), "install", "--no-audit", "--no-fund", "--prefix", folder, "azurite@3.37.0"])
     port = free_port()
-    command = [folder / "node_modules/.bin/azurite-blob", "--inMemoryPersistence", "--skipApiVersionCheck",
-               "--blobHost", "127.0.0.1", "--blobPort", str(port)]  # fmt: skip
+    command = [
+        folder / "node_modules/.bin/azurite-blob",
+        "--inMemoryPersistence",
+        "--skipApiVersionCheck",
+        "--blobHost",
+        "127.0.0.1",
+        "--blobPort",
+        str(port),
+    ]
     with running(command, folder, port):
         yield port
 
@@ -59,8 +69,21 @@ def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     source = "github.com/fsouza/fake-gcs-server@v1.56.1"
     downloaded(source, [require("go"), "install", source], GOBIN=str(folder))
     port = free_port()
-    command = [folder / "fake-gcs-server", "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend",
-               "memory", "-public-host", f"127.0.0.1:{port}", "-external-url", f"http://127.0.0.1:{port}"]  # fmt: skip
+    command = [
+        folder / "fake-gcs-server",
+        "-scheme",
+        "http",
+        "-host",
+        "127.0.0.1",
+        "-port",
+        str(port),
+        "-backend",
+        "memory",
+        "-public-host",
+        f"127.0.0.1:{port}",
+        "-external-url",
+        f"http://127.0.0.1:{port}",
+    ]
     with running(command, folder, port):
         yield port
 
@@ -83,8 +106,9 @@ class TestAzure(StoreContract):
             place = open_place(f"abfss://{root}@{AZURITE}.dfs.core.windows.net", direct)
             place.file_system.create_dir(place.path.strip("/"))
             busy, expired = (503, azure_error("ServerBusy")), (403, azure_error("AuthenticationFailed"))
-            yield Store(f"abfss://{root}@{AZURITE}.dfs.core.windows.net", direct, options, proxy, busy, expired,
-                        (AZURITE_KEY,))  # fmt: skip
+            yield Store(
+                f"abfss://{root}@{AZURITE}.dfs.core.windows.net", direct, options, proxy, busy, expired, (AZURITE_KEY,)
+            )
 
 
 def azure_error(code: str) -> bytes:

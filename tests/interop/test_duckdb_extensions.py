@@ -35,11 +35,17 @@ def content(number: int) -> pa.Table:
     ids = np.arange(number * ROWS, (number + 1) * ROWS)
     f = np.full(ROWS, np.nan) if number == NAN else ids / 4
     days = pa.array(np.datetime64("2026-01-01T00:00:00.000001", "us") + ids * np.timedelta64(1, "h"))
-    return pa.table({
-        "id": ids, "s": [None if i % 7 == 0 else f"v{i:05}" for i in ids], "f": f, "ts": days,
-        "z": days.cast(pa.timestamp("us", "UTC")), "price": pa.array(ids, pa.int32()).cast(pa.decimal128(12, 2)),
-        "region": [f"r{number % 3}"] * ROWS,
-    })  # fmt: skip
+    return pa.table(
+        {
+            "id": ids,
+            "s": [None if i % 7 == 0 else f"v{i:05}" for i in ids],
+            "f": f,
+            "ts": days,
+            "z": days.cast(pa.timestamp("us", "UTC")),
+            "price": pa.array(ids, pa.int32()).cast(pa.decimal128(12, 2)),
+            "region": [f"r{number % 3}"] * ROWS,
+        }
+    )
 
 
 def write(format: str, root: Path) -> tuple[str, str, dict[str, str]]:
@@ -79,9 +85,18 @@ def captured(format: str, root: Path) -> Iterator[Connection]:
 
 
 CONDITIONS = (
-    "id = 1234", "id BETWEEN 250 AND 420", "f > 1e6", "f >= 480", "s = 'v00777'", "s IS NULL", "price < 5.5",
-    "ts > '2026-03-20 00:00:00'", "z > '2026-03-20 00:00:00+00'", "region = 'r1'", "id = 1234 OR f > 1e9",
-)  # fmt: skip
+    "id = 1234",
+    "id BETWEEN 250 AND 420",
+    "f > 1e6",
+    "f >= 480",
+    "s = 'v00777'",
+    "s IS NULL",
+    "price < 5.5",
+    "ts > '2026-03-20 00:00:00'",
+    "z > '2026-03-20 00:00:00+00'",
+    "region = 'r1'",
+    "id = 1234 OR f > 1e9",
+)
 
 
 @pytest.mark.parametrize("suffix", ["ducklake", "sqlite"])
@@ -107,9 +122,14 @@ def test_ducklake_reads_published_files_and_skips_by_our_bounds(peer, tmp_path, 
         # a table: the reader of Parquet takes no account of NaN, and skips the file that has them
         given = f"CREATE TABLE given AS FROM '{tmp_path / 'all.parquet'}'"
         _, _, (counted,), *rest = peer.run(
-            extensions, attach, given, "SELECT count(*), min(id), max(id), min(ts), max(s) FROM lake.t",
-            *asked, *plain, *plans,
-        )  # fmt: skip
+            extensions,
+            attach,
+            given,
+            "SELECT count(*), min(id), max(id), min(ts), max(s) FROM lake.t",
+            *asked,
+            *plain,
+            *plans,
+        )
         number = len(CONDITIONS)
         assert counted == [FILES * ROWS, 0, FILES * ROWS - 1, "2026-01-01 00:00:00.000001", "v01999"]
         assert rest[:number] == rest[number : 2 * number]
@@ -118,8 +138,10 @@ def test_ducklake_reads_published_files_and_skips_by_our_bounds(peer, tmp_path, 
         assert all(read[condition] == 1 for condition in one) and read["id BETWEEN 250 AND 420"] == 3, read
         assert read["f > 1e6"] >= 1 and read["region = 'r1'"] == (7 if format != "iceberg" else read["region = 'r1'"])
         before = sorted(os.walk(tmp_path / ("warehouse" if format == "iceberg" else "d")))
-        expire = ("CALL ducklake_expire_snapshots('lake', older_than => now()::TIMESTAMP + INTERVAL 1 DAY)",
-                  "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")  # fmt: skip
+        expire = (
+            "CALL ducklake_expire_snapshots('lake', older_than => now()::TIMESTAMP + INTERVAL 1 DAY)",
+            "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)",
+        )
         *_, ((kept,),) = peer.run(extensions, attach, "CHECKPOINT lake", *expire, "SELECT count(*) FROM lake.t")
         assert kept == FILES * ROWS and before == sorted(os.walk(before[0][0]))  # nothing of the source was deleted
         assert client.act("withdraw", body)[0]["withdrawn"] is True

@@ -22,9 +22,13 @@ def go(directory: Path, source: str, uri: str) -> str:
         shutil.copy(HERE / name, directory)
     (directory / "main.go").write_text(source, encoding="utf-8")
     done = subprocess.run(
-        [require("go"), "run", "."], cwd=directory, env=os.environ | {"STATFLIGHT_SERVER": uri}, capture_output=True,
-        text=True, timeout=580,
-    )  # fmt: skip
+        [require("go"), "run", "."],
+        cwd=directory,
+        env=os.environ | {"STATFLIGHT_SERVER": uri},
+        capture_output=True,
+        text=True,
+        timeout=580,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -34,9 +38,13 @@ def test_go_programs_print_the_expected_rows(tmp_path: Path) -> None:
     with served(tmp_path / "server") as server:
         output = go(tmp_path / "document", block("go"), server.uri)
         assert '["id" "region"]' in output and "[1000 3]" in output
-        results = dict(line.split(": ", 1) for line in go(
-            tmp_path / "grafana", (HERE / "grafana.go").read_text(encoding="utf-8"), server.uri
-        ).splitlines() if ": " in line)  # fmt: skip
+        results = dict(
+            line.split(": ", 1)
+            for line in go(
+                tmp_path / "grafana", (HERE / "grafana.go").read_text(encoding="utf-8"), server.uri
+            ).splitlines()
+            if ": " in line
+        )
     assert results["select 1"] == "1 [1]"
     assert [value.split()[0] for name, value in results.items() if "stats_all" in name] == ["1", "1"], results
     assert "[UNKNOWN_COLUMN]" in results["SELECT nothing FROM stats.columns"]

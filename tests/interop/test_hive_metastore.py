@@ -36,14 +36,30 @@ def registered(root: Path, uri: str, *keys: str) -> Table:
     storage = ttypes.StorageDescriptor(
         cols=[ttypes.FieldSchema(column, type, "") for column, type in TYPES.items() if column not in keys],
         location=(root / name).as_uri(),
-        inputFormat="x", outputFormat="y", serdeInfo=ttypes.SerDeInfo("n", "l", {}), bucketCols=[], sortCols=[],
-        parameters={}, compressed=False, numBuckets=-1,
-    )  # fmt: skip
+        inputFormat="x",
+        outputFormat="y",
+        serdeInfo=ttypes.SerDeInfo("n", "l", {}),
+        bucketCols=[],
+        sortCols=[],
+        parameters={},
+        compressed=False,
+        numBuckets=-1,
+    )
     with opened(uri) as client:
-        client.create_table(ttypes.Table(
-            name, "default", "somebody", 0, 0, 0, storage, [ttypes.FieldSchema(key, TYPES[key], "") for key in keys],
-            {"EXTERNAL": "TRUE"}, tableType="EXTERNAL_TABLE",
-        ))  # fmt: skip
+        client.create_table(
+            ttypes.Table(
+                name,
+                "default",
+                "somebody",
+                0,
+                0,
+                0,
+                storage,
+                [ttypes.FieldSchema(key, TYPES[key], "") for key in keys],
+                {"EXTERNAL": "TRUE"},
+                tableType="EXTERNAL_TABLE",
+            )
+        )
     return parquet_tables.built("hive", root, rows(0, 150), uri=uri, table=name)
 
 
@@ -81,9 +97,13 @@ def test_what_the_metastore_refuses_is_left_out(tmp_path, metastore):
 def test_column_statistics_of_each_type(tmp_path, metastore):
     table = registered(tmp_path, metastore)
     facts = [
-        ("id", "INT", "-3", "9"), ("label", "STRING", "a", "z"), ("price", "DECIMAL(10,2)", "-1.5", "2.25"),
-        ("day", "DATE", "1969-12-31", "1970-01-04"), ("raw", "BINARY", None, None), ("ratio", "DOUBLE", "0", "1.0E7"),
-    ]  # fmt: skip
+        ("id", "INT", "-3", "9"),
+        ("label", "STRING", "a", "z"),
+        ("price", "DECIMAL(10,2)", "-1.5", "2.25"),
+        ("day", "DATE", "1969-12-31", "1970-01-04"),
+        ("raw", "BINARY", None, None),
+        ("ratio", "DOUBLE", "0", "1.0E7"),
+    ]
     columns = tuple(
         ColumnStatistics(i, name, type, 150, 7, ndv=5.0, min=low, max=high, avg_width_bytes=2.5, max_width_bytes=9)
         for i, (name, type, low, high) in enumerate(facts, 1)

@@ -54,18 +54,28 @@ def rows(part: int) -> pa.Table:
         return [None if rng.random() < 0.2 else rng.choice(values) for _ in ids]
 
     near = [Decimal(10 * part + i) / 4 for i in range(10)]
-    return pa.table({
-        "id": pa.array(ids, pa.int64()), "price": pa.array(some(near), pa.decimal128(9, 2)),
-        "ratio": pa.array(some([0.0, 0.5 * part, float(part)]), pa.float64()),
-        "word": pa.array(some(WORDS[part % 3 : part % 3 + 3])), "day": pa.array([date(2026, 1, 1 + part % 3)] * 10),
-        "moment": pa.array(some([START + timedelta(hours=part, microseconds=i) for i in range(3)]), pa.timestamp("us")),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "price": pa.array(some(near), pa.decimal128(9, 2)),
+            "ratio": pa.array(some([0.0, 0.5 * part, float(part)]), pa.float64()),
+            "word": pa.array(some(WORDS[part % 3 : part % 3 + 3])),
+            "day": pa.array([date(2026, 1, 1 + part % 3)] * 10),
+            "moment": pa.array(
+                some([START + timedelta(hours=part, microseconds=i) for i in range(3)]), pa.timestamp("us")
+            ),
+        }
+    )
 
 
 SCHEMA: Final = Schema(
-    NestedField(1, "id", LongType()), NestedField(2, "price", DecimalType(9, 2)), NestedField(3, "ratio", DoubleType()),
-    NestedField(4, "word", StringType()), NestedField(5, "day", DateType()), NestedField(6, "moment", TimestampType()),
-)  # fmt: skip
+    NestedField(1, "id", LongType()),
+    NestedField(2, "price", DecimalType(9, 2)),
+    NestedField(3, "ratio", DoubleType()),
+    NestedField(4, "word", StringType()),
+    NestedField(5, "day", DateType()),
+    NestedField(6, "moment", TimestampType()),
+)
 
 
 @dataclass(frozen=True)
@@ -222,11 +232,14 @@ def test_spark_reads_what_the_server_plans(tmp_path):
             statements[name] = asked(f"door.{name}.{lake.schema}.t", wheres[name])
         next(lakes["gap"].uri.glob("t/day=2026-01-03/*.parquet")).unlink()  # no reader can open it any more
         settings = {
-            "spark.jars": str(jar), "spark.sql.catalog.door": "org.apache.iceberg.spark.SparkCatalog",
-            "spark.sql.catalog.door.type": "rest", "spark.sql.catalog.door.uri": f"{base}iceberg",
-            "spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1",
+            "spark.jars": str(jar),
+            "spark.sql.catalog.door": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.door.type": "rest",
+            "spark.sql.catalog.door.uri": f"{base}iceberg",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "1",
             "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than these queries
-        }  # fmt: skip
+        }
         texts = [text for of_lake in statements.values() for text in of_lake]
         answers = iter(spark.run(packages, settings, texts, timeout_seconds=900 + 5 * CONDITIONS))
         used = client.read({"table": "sys.column_usage"})

@@ -106,8 +106,9 @@ def resident_bytes(server: LiveServer) -> int:
 def test_idle_sessions_use_little_memory(driver: str, server: LiveServer) -> None:
     """64 connections with a prepared statement each, after the first 8 have filled the caches."""
     command = java(HERE / "Jdbc.java", driver, server, "sessions", "64")
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                          text=True) as process:  # fmt: skip
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
         sizes = []
         for batch in ("8", "64"):
@@ -127,8 +128,12 @@ def test_token_is_accepted_as_the_password(driver: str, tmp_path: Path) -> None:
     (tmp_path / "Columns.java").write_text(block("java"), encoding="utf-8")
     with serving(tmp_path, "--auth", tmp_path / "tokens.toml") as server:
         command = java(tmp_path / "Columns.java", driver, server)
-        for login, mention in (("&user=any&password=secret", ""), ("&token=secret", ""),
-                               ("&user=any&password=wrong", "UNAUTHENTICATED"), ("", "UNAUTHENTICATED")):  # fmt: skip
+        for login, mention in (
+            ("&user=any&password=secret", ""),
+            ("&token=secret", ""),
+            ("&user=any&password=wrong", "UNAUTHENTICATED"),
+            ("", "UNAUTHENTICATED"),
+        ):
             done = subprocess.run([*command[:-1], command[-1] + login], capture_output=True, text=True, timeout=300)
             assert (done.returncode == 0) == (not mention) and mention in done.stderr, (login, done.stderr[-3000:])
 

@@ -27,22 +27,33 @@ VERSION = "0.99.0"
 def nessie(aws: Aws, tmp_path: Path) -> Iterator[str]:
     """The address of its Iceberg REST catalog."""
     artifact = f"-Dartifact=org.projectnessie.nessie:nessie-quarkus:{VERSION}:jar:runner"
-    downloaded(f"Nessie {VERSION}", [require("mvn"), "-q", "-B", "dependency:copy", artifact,
-                                     f"-DoutputDirectory={tmp_path}"])  # fmt: skip
+    downloaded(
+        f"Nessie {VERSION}", [require("mvn"), "-q", "-B", "dependency:copy", artifact, f"-DoutputDirectory={tmp_path}"]
+    )
     folder, port = tmp_path / "nessie", free_port()
     folder.mkdir()
     s3 = "nessie.catalog.service.s3.default-options"
     settings = {
-        "quarkus.http.host": "127.0.0.1", "quarkus.http.port": port, "quarkus.management.enabled": "false",
-        "quarkus.otel.sdk.disabled": "true", "nessie.version.store.type": "IN_MEMORY",
+        "quarkus.http.host": "127.0.0.1",
+        "quarkus.http.port": port,
+        "quarkus.management.enabled": "false",
+        "quarkus.otel.sdk.disabled": "true",
+        "nessie.version.store.type": "IN_MEMORY",
         "nessie.catalog.default-warehouse": "warehouse",
         "nessie.catalog.warehouses.warehouse.location": f"s3://{aws.bucket}/wh",
-        f"{s3}.endpoint": aws.endpoint, f"{s3}.path-style-access": "true", f"{s3}.region": "us-east-1",
+        f"{s3}.endpoint": aws.endpoint,
+        f"{s3}.path-style-access": "true",
+        f"{s3}.region": "us-east-1",
         f"{s3}.access-key": "urn:nessie-secret:quarkus:statflight.s3",
-        "statflight.s3.name": KEY, "statflight.s3.secret": SECRET,
-    }  # fmt: skip
-    command = [java(), *(f"-D{name}={value}" for name, value in settings.items()), "-jar",
-               tmp_path / f"nessie-quarkus-{VERSION}-runner.jar"]  # fmt: skip
+        "statflight.s3.name": KEY,
+        "statflight.s3.secret": SECRET,
+    }
+    command = [
+        java(),
+        *(f"-D{name}={value}" for name, value in settings.items()),
+        "-jar",
+        tmp_path / f"nessie-quarkus-{VERSION}-runner.jar",
+    ]
     uri = f"http://127.0.0.1:{port}/iceberg"
     with running(command, folder, port, lambda: answers(f"{uri}/v1/config")):
         yield uri

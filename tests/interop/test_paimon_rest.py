@@ -18,10 +18,13 @@ pytestmark = [
 ]
 
 COORDINATES = (
-    "org.apache.paimon:paimon-core:1.3.1", "org.apache.paimon:paimon-core:1.3.1:test-jar",
-    "org.apache.paimon:paimon-format:1.3.1", "com.squareup.okhttp3:mockwebserver:4.12.0",
-    "org.apache.hadoop:hadoop-client-api:3.3.6", "org.apache.hadoop:hadoop-client-runtime:3.3.6",
-)  # fmt: skip
+    "org.apache.paimon:paimon-core:1.3.1",
+    "org.apache.paimon:paimon-core:1.3.1:test-jar",
+    "org.apache.paimon:paimon-format:1.3.1",
+    "com.squareup.okhttp3:mockwebserver:4.12.0",
+    "org.apache.hadoop:hadoop-client-api:3.3.6",
+    "org.apache.hadoop:hadoop-client-runtime:3.3.6",
+)
 OLDER = ("hadoop-annotations-", "hadoop-auth-", "hadoop-common-")  # of which the client of Hadoop has newer classes
 
 

@@ -22,10 +22,11 @@ def test_earlier_spark_plans_by_published_statistics(tmp_path, version):
     lake.mkdir(parents=True)
     pq.write_table(rows(0, 150), lake / "part.parquet")
     settings = {
-        "spark.sql.catalogImplementation": "hive", "spark.sql.cbo.enabled": "true",
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.cbo.enabled": "true",
         "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path / 'metastore'};create=true",
-    }  # fmt: skip
+    }
 
     create = f"CREATE TABLE events USING parquet LOCATION '{lake}'"
     ((running,), _) = run(packages, settings, ["SELECT version()", create])

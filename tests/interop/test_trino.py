@@ -54,11 +54,14 @@ def trino(tmp_path_factory: pytest.TempPathFactory, metastore: str) -> Iterator[
 def write(format: str, root: Path) -> None:
     """Writes the table `t` as the library of its format does."""
     ids = range(ROWS)
-    rows = pa.table({
-        "id": pa.array(ids, pa.int64()), "kind": [f"k{i % 7}" if i % 4 else None for i in ids],
-        "price": pa.array([Decimal(i % 300) / 4 for i in ids], pa.decimal128(9, 2)),
-        "day": [date(2026, 1, 1) + timedelta(i // 125) for i in ids],
-    })  # fmt: skip
+    rows = pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "kind": [f"k{i % 7}" if i % 4 else None for i in ids],
+            "price": pa.array([Decimal(i % 300) / 4 for i in ids], pa.decimal128(9, 2)),
+            "day": [date(2026, 1, 1) + timedelta(i // 125) for i in ids],
+        }
+    )
     if format == "delta":
         write_deltalake(root / "t", rows)
     elif format == "iceberg":

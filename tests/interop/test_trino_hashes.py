@@ -70,32 +70,69 @@ def cases(java: Any) -> dict[str, tuple[str, pa.Array, Any, list[Any]]]:
         "tinyint": ("INT", pa.array(WHOLE, pa.int8()), types.TinyintType.TINYINT, WHOLE),
         "smallint": ("INT", pa.array([*WHOLE, -32768], pa.int16()), types.SmallintType.SMALLINT, [*WHOLE, -32768]),
         "integer": ("INT", pa.array([*WHOLE, -(2**31)], pa.int32()), types.IntegerType.INTEGER, [*WHOLE, -(2**31)]),
-        "bigint": ("INT", pa.array([*WHOLE, 2**62, -(2**63)], pa.int64()), types.BigintType.BIGINT,
-                   [*WHOLE, 2**62, -(2**63)]),
+        "bigint": (
+            "INT",
+            pa.array([*WHOLE, 2**62, -(2**63)], pa.int64()),
+            types.BigintType.BIGINT,
+            [*WHOLE, 2**62, -(2**63)],
+        ),
         "boolean": ("BOOLEAN", pa.array([True, False]), types.BooleanType.BOOLEAN, [True, False]),
         "double": ("DOUBLE", pa.array(REALS, pa.float64()), types.DoubleType.DOUBLE, REALS),
         "real": ("FLOAT", pa.array(REALS, pa.float32()), types.RealType.REAL, bits.tolist()),
-        "decimal(12,2)": ("DECIMAL(12,2)", pa.array([Decimal("1.25"), Decimal("-0.01")], pa.decimal128(12, 2)),
-                          types.DecimalType.createDecimalType(12, 2), [125, -1]),
-        "decimal(38,10)": ("DECIMAL(38,10)", pa.array(WIDE, pa.decimal128(38, 10)),
-                           types.DecimalType.createDecimalType(38, 10), [int128(java, value) for value in WIDE]),
+        "decimal(12,2)": (
+            "DECIMAL(12,2)",
+            pa.array([Decimal("1.25"), Decimal("-0.01")], pa.decimal128(12, 2)),
+            types.DecimalType.createDecimalType(12, 2),
+            [125, -1],
+        ),
+        "decimal(38,10)": (
+            "DECIMAL(38,10)",
+            pa.array(WIDE, pa.decimal128(38, 10)),
+            types.DecimalType.createDecimalType(38, 10),
+            [int128(java, value) for value in WIDE],
+        ),
         "date": ("DATE", pa.array(days), types.DateType.DATE, [day.toordinal() - 719163 for day in days]),
-        "timestamp(6)": ("TIMESTAMP", pa.array(INSTANTS, pa.timestamp("us")), types.TimestampType.TIMESTAMP_MICROS,
-                         [micros(at) for at in INSTANTS]),
+        "timestamp(6)": (
+            "TIMESTAMP",
+            pa.array(INSTANTS, pa.timestamp("us")),
+            types.TimestampType.TIMESTAMP_MICROS,
+            [micros(at) for at in INSTANTS],
+        ),
         "timestamp(3) with time zone": (
-            "TIMESTAMPTZ", zoned, types.TimestampWithTimeZoneType.TIMESTAMP_TZ_MILLIS,
-            [packed(micros(at) // 1000, utc) for at in INSTANTS]),
-        "varchar": ("STRING", pa.array(texts), types.VarcharType.VARCHAR,
-                    [slices.utf8Slice(text) for text in texts]),
-        "varbinary": ("BINARY", pa.array([b"\x00", b"\xff" * 40]), types.VarbinaryType.VARBINARY,
-                      [slices.wrappedBuffer(data) for data in (b"\x00", b"\xff" * 40)]),
-    }  # fmt: skip
+            "TIMESTAMPTZ",
+            zoned,
+            types.TimestampWithTimeZoneType.TIMESTAMP_TZ_MILLIS,
+            [packed(micros(at) // 1000, utc) for at in INSTANTS],
+        ),
+        "varchar": ("STRING", pa.array(texts), types.VarcharType.VARCHAR, [slices.utf8Slice(text) for text in texts]),
+        "varbinary": (
+            "BINARY",
+            pa.array([b"\x00", b"\xff" * 40]),
+            types.VarbinaryType.VARBINARY,
+            [slices.wrappedBuffer(data) for data in (b"\x00", b"\xff" * 40)],
+        ),
+    }
 
 
-@pytest.mark.parametrize("name", [
-    "tinyint", "smallint", "integer", "bigint", "boolean", "double", "real", "decimal(12,2)", "decimal(38,10)", "date",
-    "timestamp(6)", "timestamp(3) with time zone", "varchar", "varbinary",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tinyint",
+        "smallint",
+        "integer",
+        "bigint",
+        "boolean",
+        "double",
+        "real",
+        "decimal(12,2)",
+        "decimal(38,10)",
+        "date",
+        "timestamp(6)",
+        "timestamp(3) with time zone",
+        "varchar",
+        "varbinary",
+    ],
+)
 def test_hashes_equal_those_of_trino(java, name):
     logical_type, ours, type, theirs = cases(java)[name]
     found = hash_values(ours, logical_type).view(np.int64).tolist()
@@ -107,8 +144,11 @@ def test_sketches_equal_those_of_airlift(java):
     found = HyperLogLog()
     found.add(hash_values(values, "INT"))
     theirs = java.io.airlift.stats.cardinality.HyperLogLog.newInstance(4096)
-    theirs.mergeWith(java.io.airlift.stats.cardinality.HyperLogLog.newInstance(
-        java.io.airlift.slice.Slices.wrappedBuffer(found.serialize())))  # fmt: skip
+    theirs.mergeWith(
+        java.io.airlift.stats.cardinality.HyperLogLog.newInstance(
+            java.io.airlift.slice.Slices.wrappedBuffer(found.serialize())
+        )
+    )
     assert theirs.cardinality() == pytest.approx(found.estimate(), rel=0.02)
     before = theirs.serialize().getBytes()
     for value in hash_values(values.slice(0, 300), "INT").view(np.int64).tolist():

@@ -26,11 +26,11 @@ _FILES = "fs.hadoop.enabled=true\n"  # the file system of file:/ addresses
 _METASTORE = "hive.metastore.catalog.dir=file://{warehouse}/{name}\nhive.metastore.user=trino\n"
 CATALOGS = {
     "delta": "connector.name=delta_lake\nhive.metastore=file\ndelta.register-table-procedure.enabled=true\n"
-             "delta.metadata.cache-ttl=0s\n" + _METASTORE,
+    "delta.metadata.cache-ttl=0s\n" + _METASTORE,
     "iceberg": "connector.name=iceberg\niceberg.catalog.type=TESTING_FILE_METASTORE\n"
-               "iceberg.register-table-procedure.enabled=true\n" + _METASTORE,
+    "iceberg.register-table-procedure.enabled=true\n" + _METASTORE,
     "hive": "connector.name=hive\nhive.metastore.uri={metastore}\nhive.non-managed-table-writes-enabled=true\n",
-}  # fmt: skip
+}
 
 
 def java() -> str:
@@ -93,13 +93,23 @@ def running(
         given = {"warehouse": str(folder / "metastores"), "name": name, "metastore": metastore}
         (etc / "catalog" / f"{name}.properties").write_text((CATALOGS[name] + _FILES).format(**given))
     command = [
-        program, f"-Xmx{gigabytes}g", "-Djdk.attach.allowAttachSelf=true",
-        "--add-modules=jdk.incubator.vector", "--enable-native-access=ALL-UNNAMED",
-        f"-Dconfig={etc / 'config.properties'}", "-Dnode.environment=interop", "-Dnode.id=one",
-        f"-Dnode.data-dir={folder / 'data'}", f"-Dplugin.dir={home / 'plugin'}", "-Dnode.bind-ip=127.0.0.1",
-        "-Dnode.internal-address=127.0.0.1", f"-Dcatalog.config-dir={etc / 'catalog'}",
-        "-cp", f"{home / 'lib'}/*", "io.trino.server.TrinoServer",
-    ]  # fmt: skip
+        program,
+        f"-Xmx{gigabytes}g",
+        "-Djdk.attach.allowAttachSelf=true",
+        "--add-modules=jdk.incubator.vector",
+        "--enable-native-access=ALL-UNNAMED",
+        f"-Dconfig={etc / 'config.properties'}",
+        "-Dnode.environment=interop",
+        "-Dnode.id=one",
+        f"-Dnode.data-dir={folder / 'data'}",
+        f"-Dplugin.dir={home / 'plugin'}",
+        "-Dnode.bind-ip=127.0.0.1",
+        "-Dnode.internal-address=127.0.0.1",
+        f"-Dcatalog.config-dir={etc / 'catalog'}",
+        "-cp",
+        f"{home / 'lib'}/*",
+        "io.trino.server.TrinoServer",
+    ]
     trino = Trino(f"http://127.0.0.1:{port}")
     with processes.running(command, folder, port, trino.is_ready):
         yield trino

@@ -140,8 +140,10 @@ class StatsStoreContract:
         assert put(store, "stats.columns", columns((1, 99), (2, 20)), "fill") == Counts(2, 1, 1, 0)
         assert self.stored(store) == [(1, 10), (2, 20)]
 
-    @pytest.mark.parametrize(("flight", "target"), [
-        ("stats.columns", {"column_id": 1}), ("stats.file_columns", {"file_path": "f", "column_id": 1})])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("flight", "target"),
+        [("stats.columns", {"column_id": 1}), ("stats.file_columns", {"file_path": "f", "column_id": 1})],
+    )
     def test_partial_capture_never_replaces_a_complete_one(self, store, flight, target):
         def capture(completeness, null_count):
             row = target | {"completeness": completeness, "null_count": null_count}
@@ -157,8 +159,9 @@ class StatsStoreContract:
 
     def test_partial_sketch_never_replaces_a_complete_one(self, store):
         def capture(params, data):
-            return put(store, "stats.sketches", rows("stats.sketches", sketch(1, data=data) | {"params": params}),
-                       "capture").replaced  # fmt: skip
+            return put(
+                store, "stats.sketches", rows("stats.sketches", sketch(1, data=data) | {"params": params}), "capture"
+            ).replaced
 
         part = '{"completeness": "PARTIAL"}'
         assert [capture(part, b"1"), capture(part, b"2"), capture("{}", b"3"), capture(part, b"4")] == [0, 1, 1, 0]
@@ -189,9 +192,14 @@ class StatsStoreContract:
 
     def test_put_stores_rows_of_many_tables_and_snapshots(self, store):
         other = ("c", "s", "u")
-        mixed = pa.concat_tables([
-            columns((1, 1), (2, 2)), columns((1, 3), name=other), columns((1, 4), snapshot=2), columns((3, 5)),
-        ])  # fmt: skip
+        mixed = pa.concat_tables(
+            [
+                columns((1, 1), (2, 2)),
+                columns((1, 3), name=other),
+                columns((1, 4), snapshot=2),
+                columns((3, 5)),
+            ]
+        )
         assert put(store, "stats.columns", mixed) == Counts(5, 5, 0, 0)
         assert self.stored(store) == [(1, 1), (2, 2), (3, 5)]
         assert self.stored(store, 2) == [(1, 4)]
@@ -202,10 +210,12 @@ class StatsStoreContract:
     def test_put_of_several_flights_is_atomic(self, store):
         put(store, "stats.columns", columns((1, 10)))
         with pytest.raises(Conflict):
-            store.put([
-                Put("stats.tables", rows("stats.tables", {"row_count": 1}, snapshot=9)),
-                Put("stats.columns", columns((1, 11))),
-            ])  # fmt: skip
+            store.put(
+                [
+                    Put("stats.tables", rows("stats.tables", {"row_count": 1}, snapshot=9)),
+                    Put("stats.columns", columns((1, 11))),
+                ]
+            )
         with pytest.raises(NotFound):
             store.count(self.entry(store), 9)
 
@@ -219,8 +229,13 @@ class StatsStoreContract:
         named = rows("stats.columns", *({"column_name": n, "row_count": 1} for n in ("b", "a")))
         put(store, "stats.columns", named)
         assert self.stored(store) == [(1, 1), (2, 1)]
-        put(store, "stats.columns", rows("stats.columns", {"column_name": "c", "row_count": 1},
-                                         {"column_name": "a", "row_count": 7}, snapshot=2))  # fmt: skip
+        put(
+            store,
+            "stats.columns",
+            rows(
+                "stats.columns", {"column_name": "c", "row_count": 1}, {"column_name": "a", "row_count": 7}, snapshot=2
+            ),
+        )
         assert self.stored(store, 2) == [(2, 7), (3, 1)]
 
     # Idempotency.
@@ -266,8 +281,10 @@ class StatsStoreContract:
 
     def test_replace_snapshot_drops_the_sketches_of_dropped_files(self, store):
         put(store, "stats.files", rows("stats.files", {"file_path": "a"}, {"file_path": "b"}))
-        of_files = ({"target_kind": "FILE", "file_path": f, "column_id": 1, "role": "NDV", "sketch_type": THETA,
-                     "data": b"x"} for f in "ab")  # fmt: skip
+        of_files = (
+            {"target_kind": "FILE", "file_path": f, "column_id": 1, "role": "NDV", "sketch_type": THETA, "data": b"x"}
+            for f in "ab"
+        )
         put(store, "stats.sketches", rows("stats.sketches", *of_files))
         put(store, "stats.files", rows("stats.files", {"file_path": "b"}), "replace_snapshot")
         assert [s[0] for s in self.sketches(store, 1, of_files=True)] == [Target.file("b").storage_id]
@@ -285,10 +302,15 @@ class StatsStoreContract:
             rows("stats.expressions", {"engine_kind": "Spark", "engine_expression_key": b"k"}),
         )
         table = self.entry(store)
-        expected = sorted([
-            *(Target.column(i).storage_id for i in (9, 10, 100)), "table", Target.column_group([9, 10]).storage_id,
-            Target.expression("spark", b"k").storage_id, *(Target.file(f"f{i}").storage_id for i in range(5)),
-        ])  # fmt: skip
+        expected = sorted(
+            [
+                *(Target.column(i).storage_id for i in (9, 10, 100)),
+                "table",
+                Target.column_group([9, 10]).storage_id,
+                Target.expression("spark", b"k").storage_id,
+                *(Target.file(f"f{i}").storage_id for i in range(5)),
+            ]
+        )
         found, token, pages = [], "", 0
         while pages == 0 or token:
             page, token, total = store.list(table, 1, page_token=token, page_size=4)
@@ -319,8 +341,13 @@ class StatsStoreContract:
         expression = {"engine_kind": "spark", "engine_expression_key": b"\0k", "row_count": 7}
         put(store, "stats.expressions", rows("stats.expressions", expression))
         table = self.entry(store)
-        targets = [Target.table(), Target.column(1), Target.file("f"), Target.column_group([1, 2]),
-                   Target.expression("SPARK", b"\0k")]  # fmt: skip
+        targets = [
+            Target.table(),
+            Target.column(1),
+            Target.file("f"),
+            Target.column_group([1, 2]),
+            Target.expression("SPARK", b"\0k"),
+        ]
         assert [store.get(table, 1, target)["row_count"] for target in targets] == [7] * 5
         assert store.get(table, 1, Target.column(2)) is None
         assert store.get(table, 2, Target.table()) is None
@@ -391,8 +418,15 @@ class StatsStoreContract:
 
     def test_content_hash_ignores_only_times_and_names(self, store):
         base = {"column_id": 1, "row_count": 10, "engine_id": "e"}
-        changes = [{}, {"captured_at": EARLY}, {"refreshed_at": LATE}, {"column_name": "x"}, {"engine_id": "f"},
-                   {"min": "a", "logical_type": "STRING"}, {"null_count": 0}]  # fmt: skip
+        changes = [
+            {},
+            {"captured_at": EARLY},
+            {"refreshed_at": LATE},
+            {"column_name": "x"},
+            {"engine_id": "f"},
+            {"min": "a", "logical_type": "STRING"},
+            {"null_count": 0},
+        ]
         for snapshot, change in enumerate(changes):
             put(store, "stats.columns", rows("stats.columns", base | change, snapshot=snapshot))
         table = self.entry(store)

@@ -75,8 +75,12 @@ class _Place:
         self._run("COMMIT")
 
     def _with_rows(self) -> list[str]:
-        return [name for (name,) in self._run(
-            "SELECT table_name FROM duckdb_tables() WHERE estimated_size > 0 AND NOT temporary")]  # fmt: skip
+        return [
+            name
+            for (name,) in self._run(
+                "SELECT table_name FROM duckdb_tables() WHERE estimated_size > 0 AND NOT temporary"
+            )
+        ]
 
     def _run(self, statement: str) -> list[tuple[str]]:
         return self._keeper.execute(statement).fetchall()

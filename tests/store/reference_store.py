@@ -183,8 +183,9 @@ class MemoryStatsStore(StatsStore):
             raise NotFound(f"nothing is stored for {target.storage_id}", code="UNKNOWN_TARGET")
         sketches: Texts = [
             f"{s['role']} {s['sketch_type']} {hashlib.sha256(s['data']).hexdigest()}"
-            for s in self._rows(table, snapshot_id, _sketches_of(target.kind)) if s["storage_id"] == target.storage_id
-        ]  # fmt: skip
+            for s in self._rows(table, snapshot_id, _sketches_of(target.kind))
+            if s["storage_id"] == target.storage_id
+        ]
         hashed = content_hash(FLIGHT_OF[target.kind], row, sketches)
         return Meta(hashed, row["generation"], row["created_at"], row["refreshed_at"] or row["created_at"])
 
@@ -193,14 +194,20 @@ class MemoryStatsStore(StatsStore):
         return sum(len(self._rows(table, snapshot_id, FLIGHT_OF[each])) for each in ([kind] if kind else FLIGHT_OF))
 
     def list(
-        self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None, *,
-        page_token: str = "", page_size: int = 1000,
-    ) -> Page:  # fmt: skip
+        self,
+        table: TableEntry,
+        snapshot_id: int,
+        kind: TargetKind | None = None,
+        *,
+        page_token: str = "",
+        page_size: int = 1000,
+    ) -> Page:
         total = self.count(table, snapshot_id, kind)
         found = [
             {"storage_id": _target_of(each, row).storage_id, "target_kind": str(each)} | row
-            for each in ([kind] if kind else FLIGHT_OF) for row in self._rows(table, snapshot_id, FLIGHT_OF[each])
-        ]  # fmt: skip
+            for each in ([kind] if kind else FLIGHT_OF)
+            for row in self._rows(table, snapshot_id, FLIGHT_OF[each])
+        ]
         later = sorted((r for r in found if r["storage_id"] > page_token), key=lambda r: str(r["storage_id"]))
         page = later[:page_size]
         return page, page[-1]["storage_id"] if len(later) > len(page) else "", total
@@ -226,8 +233,11 @@ class MemoryStatsStore(StatsStore):
 
     def captured_snapshots(self, table: TableEntry) -> set[int]:
         """Snapshots of a table for which any record is stored."""
-        return {snapshot for (key, snapshot, _), records in self._state.records.items()
-                if key == table.table_key and records}  # fmt: skip
+        return {
+            snapshot
+            for (key, snapshot, _), records in self._state.records.items()
+            if key == table.table_key and records
+        }
 
     def snapshots(self, table: TableEntry) -> Ids:
         return sorted(self._state.snapshots.get(table.table_key, {}))
@@ -235,9 +245,12 @@ class MemoryStatsStore(StatsStore):
 
 def _copied(state: _State) -> _State:
     return _State(
-        dict(state.tables), copy.deepcopy(state.snapshots), copy.deepcopy(state.column_ids),
-        {key: dict(records) for key, records in state.records.items()}, dict(state.keys),
-    )  # fmt: skip
+        dict(state.tables),
+        copy.deepcopy(state.snapshots),
+        copy.deepcopy(state.column_ids),
+        {key: dict(records) for key, records in state.records.items()},
+        dict(state.keys),
+    )
 
 
 def _register(state: _State, name: tuple[str, str, str], table_id: str | None, format: str) -> TableEntry:

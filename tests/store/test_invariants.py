@@ -54,10 +54,11 @@ def whole(tmp_path_factory):
     store = DuckDBStatsStore(database, Catalog(database))
     numbers = {"row_count": 9, "null_count": 0, "schema_hash": "x", "completeness": "COMPLETE"}
     given = {
-        "stats.tables": {}, "stats.columns": {"column_id": 1},
+        "stats.tables": {},
+        "stats.columns": {"column_id": 1},
         "stats.expressions": {"engine_kind": "spark", "engine_expression_key": b"e"},
         "stats.column_groups": {"column_ids": [1, 2]},
-    }  # fmt: skip
+    }
     for flight, target in given.items():
         for snapshot, ndv in ((1, 4.0), (2, None), (3, None)):
             row = numbers | target | ({} if flight == "stats.tables" or ndv is None else {"ndv": ndv})
@@ -68,8 +69,17 @@ def whole(tmp_path_factory):
         put(store, "stats.files", rows("stats.files", *files, snapshot=snapshot), "replace_snapshot")
         columns = [file | {"column_id": 1} for file in files]
         put(store, "stats.file_columns", rows("stats.file_columns", *columns, snapshot=snapshot), "replace_snapshot")
-        sketched = [{"target_kind": "FILE", "file_path": path, "column_id": 1, "role": "NDV", "sketch_type": THETA,
-                     "data": b"x"} for path in paths]  # fmt: skip
+        sketched = [
+            {
+                "target_kind": "FILE",
+                "file_path": path,
+                "column_id": 1,
+                "role": "NDV",
+                "sketch_type": THETA,
+                "data": b"x",
+            }
+            for path in paths
+        ]
         put(store, "stats.sketches", rows("stats.sketches", *sketched, snapshot=snapshot))
     sketch = {"target_kind": "COLUMN", "column_id": 1, "role": "NDV", "sketch_type": THETA, "data": b"x"}
     for snapshot in (1, 2, 3):
@@ -122,14 +132,28 @@ FILES = ("stats_files", "stats_file_columns", "file_sketches")
 STORED = ("stats_tables", "stats_columns", "stats_expressions", "stats_column_groups", "stats_sketches")
 GROUPED = tuple(f"{name}{part}" for name in STORED[1:4] for part in ("_current", "_history"))
 SNAPSHOT_ROWS = tuple(f"{name}{part}" for name in STORED for part in ("_current", "_history"))
-REFERRING = ("schemas", "table_columns", "column_ids", "table_constraints", "snapshots", "identities",
-             "file_snapshots", "checks", "publications", *SNAPSHOT_ROWS, *FILES)  # fmt: skip
+REFERRING = (
+    "schemas",
+    "table_columns",
+    "column_ids",
+    "table_constraints",
+    "snapshots",
+    "identities",
+    "file_snapshots",
+    "checks",
+    "publications",
+    *SNAPSHOT_ROWS,
+    *FILES,
+)
 TWICE = "INSERT INTO {0} SELECT * FROM {0}"
 SPANS = "{0}: a row has another span, part or distribution than its records give"
 CASES = [
     ("tables: several of one key", TWICE, ("tables",)),
-    ("tables: several of one name", "INSERT INTO {0} SELECT 99 AS table_key, * EXCLUDE (table_key) FROM {0}",
-     ("tables",)),
+    (
+        "tables: several of one name",
+        "INSERT INTO {0} SELECT 99 AS table_key, * EXCLUDE (table_key) FROM {0}",
+        ("tables",),
+    ),
     ("tables: the current snapshot is not registered", "UPDATE {0} SET current_snapshot_id = 99", ("tables",)),
     ("snapshots: several of one id", TWICE, ("snapshots",)),
     ("snapshots: another schema key than the schema gives", "UPDATE {0} SET schema_key = 9", ("snapshots",)),
@@ -142,29 +166,44 @@ CASES = [
     ("file_snapshots: the span of a listing is another", "UPDATE {0} SET to_ord = 9", ("file_snapshots",)),
     ("{0}: rows of no table", "INSERT INTO {0} (table_key) VALUES (99)", REFERRING),
     ("{0}: the snapshot is not registered", "UPDATE {0} SET snapshot_id = 99", ("file_snapshots", *SNAPSHOT_ROWS)),
-    ("{0}: several records of one target at one snapshot", "INSERT INTO {0}_history SELECT * FROM {0}_current LIMIT 1",
-     STORED),
+    (
+        "{0}: several records of one target at one snapshot",
+        "INSERT INTO {0}_history SELECT * FROM {0}_current LIMIT 1",
+        STORED,
+    ),
     ("{0}: spans of one target overlap", "UPDATE {0}_history SET to_ord = 99", STORED),
     (SPANS, "UPDATE {0}_history SET to_ord = from_ord WHERE from_ord = 1", STORED),
     (SPANS, "INSERT INTO {0}_history SELECT * FROM {0}_current", STORED),
     (SPANS, "UPDATE {0}_current SET distribution_snapshot_id = 2", STORED[1:4]),
     ("{0}: the distribution's snapshot is not registered", "UPDATE {0} SET distribution_snapshot_id = 99", GROUPED),
-    ("{0}: own_ columns of a row that is served with its own distribution",
-     "UPDATE {0} SET distribution_snapshot_id = snapshot_id, own_mean = 1", GROUPED),
+    (
+        "{0}: own_ columns of a row that is served with its own distribution",
+        "UPDATE {0} SET distribution_snapshot_id = snapshot_id, own_mean = 1",
+        GROUPED,
+    ),
     ("{0}: the values of a distribution are not those of its record", "UPDATE {0}_current SET ndv = 5", STORED[1:4]),
-    ("staged_listings: several of one table", "INSERT INTO {0} SELECT 1, 'stats.files', 3, unnest([1, 2])",
-     ("staged_listings",)),
-    ("staged_listings: a snapshot has the position",
-     "INSERT INTO {0} SELECT table_key, family, pos, 1 FROM file_snapshots", ("staged_listings",)),
+    (
+        "staged_listings: several of one table",
+        "INSERT INTO {0} SELECT 1, 'stats.files', 3, unnest([1, 2])",
+        ("staged_listings",),
+    ),
+    (
+        "staged_listings: a snapshot has the position",
+        "INSERT INTO {0} SELECT table_key, family, pos, 1 FROM file_snapshots",
+        ("staged_listings",),
+    ),
     ("{0}: empty spans", "UPDATE {0} SET to_pos = from_pos WHERE from_pos = 1", FILES),
     ("{0}: spans of one file overlap", TWICE, FILES),
     ("{0}: spans without a listing", "UPDATE {0} SET from_pos = 7, to_pos = 8 WHERE from_pos = 1", FILES),
     ("{0}: spans that end before or after the newest listing", "UPDATE {0} SET to_pos = 3 WHERE from_pos = 1", FILES),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("name", "statement", "tables"), CASES, ids=[re.sub(r"\W+", "-", f"{at}-{case[0]}")
-                                                                       for at, case in enumerate(CASES)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "statement", "tables"),
+    CASES,
+    ids=[re.sub(r"\W+", "-", f"{at}-{case[0]}") for at, case in enumerate(CASES)],
+)
 def test_each_check_finds_what_it_is_about(opened, name, statement, tables):
     for table in tables:
         opened.execute(statement.format(table))
@@ -184,8 +223,9 @@ def test_violation_counts_rows_and_names_tables(whole, tmp_path):
     rows_of_no_table = (f"INSERT INTO checks (table_key) VALUES ({at})" for at in range(90, 95))
     found = broken(whole, tmp_path, "UPDATE jobs SET state = 'LOST'", *rows_of_no_table)
     assert [(violation.number, violation.where) for violation in found] == [
-        (1, "c.s.t"), (5, "table_key 90, table_key 91, table_key 92, 2 more"),
-    ]  # fmt: skip
+        (1, "c.s.t"),
+        (5, "table_key 90, table_key 91, table_key 92, 2 more"),
+    ]
 
 
 def test_damaged_block_ends_the_checks(whole, tmp_path):

@@ -35,8 +35,11 @@ def store(small_pieces) -> Iterator[DuckDBStatsStore]:
 
 def many(value: int = 1, files: int = 6, snapshot: int = 1, columns: int = 2, name=("c", "s", "t")):
     """Rows of each file for each column."""
-    each = ({"file_path": f"f{file}", "column_id": column, "null_count": value}
-            for file in range(files) for column in range(1, columns + 1))  # fmt: skip
+    each = (
+        {"file_path": f"f{file}", "column_id": column, "null_count": value}
+        for file in range(files)
+        for column in range(1, columns + 1)
+    )
     return rows(FLIGHT, *each, snapshot=snapshot, name=name)
 
 

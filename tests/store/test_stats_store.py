@@ -255,8 +255,11 @@ def test_file_rows_grow_with_the_changes_of_snapshots(duck):
 
 
 def test_listing_in_several_puts_stores_each_file_once(duck):
-    files = [rows("stats.files", *({"file_path": f"f{i}"} for i in range(start, start + 10)), snapshot=snapshot)
-             for snapshot in (1, 2) for start in (0, 10, 20)]  # fmt: skip
+    files = [
+        rows("stats.files", *({"file_path": f"f{i}"} for i in range(start, start + 10)), snapshot=snapshot)
+        for snapshot in (1, 2)
+        for start in (0, 10, 20)
+    ]
     for table in files:
         put(duck, "stats.files", table)
     assert duck.database.rows("SELECT count(*), min(to_pos) FROM stats_files") == [(30, OPEN_END)]
@@ -268,12 +271,18 @@ _PUT = st.tuples(st.just("put"), st.integers(1, 4), _CONTENT, _MODE)
 _BETWEEN = st.one_of(_PUT, st.tuples(st.just("drop"), st.integers(1, 4)))
 FILE_STEP = st.one_of(
     _PUT,
-    st.tuples(st.just("stage"), st.integers(1, 4), _CONTENT, st.sampled_from([*PutMode]),
-              st.sampled_from(["committed", "cancelled", "killed"]), st.none() | _BETWEEN),
+    st.tuples(
+        st.just("stage"),
+        st.integers(1, 4),
+        _CONTENT,
+        st.sampled_from([*PutMode]),
+        st.sampled_from(["committed", "cancelled", "killed"]),
+        st.none() | _BETWEEN,
+    ),
     st.tuples(st.just("drop"), st.integers(1, 4)),
     st.tuples(st.just("remove"), st.integers(0, 4), st.sampled_from("abcd")),
     st.tuples(st.just("sketch"), st.integers(1, 4), _CONTENT, st.sampled_from(["upsert", "replace_snapshot"])),
-)  # fmt: skip
+)
 
 
 def _puts(snapshot: int, content: dict[str, int], mode: str) -> list[Put]:
@@ -321,8 +330,17 @@ def apply_to_files(store: Any, table: Any, step: tuple[Any, ...]) -> Any:
             case "remove", snapshot, path:
                 return store.delete(table, snapshot or None, Target.file(path))
             case "sketch", snapshot, content, mode:
-                sketches = ({"target_kind": "FILE", "file_path": f, "column_id": 1, "role": "NDV", "sketch_type": THETA,
-                             "data": bytes([n])} for f, n in content.items())  # fmt: skip
+                sketches = (
+                    {
+                        "target_kind": "FILE",
+                        "file_path": f,
+                        "column_id": 1,
+                        "role": "NDV",
+                        "sketch_type": THETA,
+                        "data": bytes([n]),
+                    }
+                    for f, n in content.items()
+                )
                 return put(store, "stats.sketches", rows("stats.sketches", *sketches, snapshot=snapshot), mode)
     except Conflict:
         return "conflict"

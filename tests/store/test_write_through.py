@@ -44,8 +44,10 @@ def records(store: Any) -> dict[str, list[dict[str, Any]]]:
             found = {flight: query(cursor, select_rows(flight), places=places) for flight in IDENTITY}
     else:
         each = [(table, snapshot) for table in store.tables() for snapshot in store.captured_snapshots(table)]
-        found = {flight: pa.concat_tables(store.rows(*place, flight) for place in each) if each else pa.table({})
-                 for flight in IDENTITY}  # fmt: skip
+        found = {
+            flight: pa.concat_tables(store.rows(*place, flight) for place in each) if each else pa.table({})
+            for flight in IDENTITY
+        }
     return {flight: ordered(table.drop_columns("table_id")) for flight, table in found.items() if table.num_rows}
 
 
@@ -183,8 +185,10 @@ def test_database_and_store_that_may_differ_are_refused(tmp_path):
         put(local, "stats.columns", columns((1, 10)))
     other = MemoryStatsStore()
     put(other, "stats.columns", columns((1, 11)))
-    with pytest.raises(InvalidArgument, match="the database and the store other both have statistics"), \
-            opened(path, other, "other"):  # fmt: skip
+    with (
+        pytest.raises(InvalidArgument, match="the database and the store other both have statistics"),
+        opened(path, other, "other"),
+    ):
         pass
     local = DuckDBStatsStore.open(path)
     forget_store(local.database)  # as a server without the store does, before it writes

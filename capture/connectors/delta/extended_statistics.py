@@ -28,9 +28,14 @@ NEWEST_MODEL: Final = 4
 
 
 def extended_columns(
-    table: Place, version: int, newest_file_ms: int | None, schema: DeltaSchema, ids: ColumnIds,
-    column_names: frozenset[str] | None, row_count: int | None,
-) -> tuple[pa.Table | None, list[str]]:  # fmt: skip
+    table: Place,
+    version: int,
+    newest_file_ms: int | None,
+    schema: DeltaSchema,
+    ids: ColumnIds,
+    column_names: frozenset[str] | None,
+    row_count: int | None,
+) -> tuple[pa.Table | None, list[str]]:
     """ndv of top-level columns at a version, as rows of COLUMN_SCHEMA, None if there are none or they cannot be read,
     since they are optional; and what of the statistics file is refused, and why.
 
@@ -50,9 +55,11 @@ def extended_columns(
     for of_schema in schema.columns:
         column = of_schema.column
         column_id = column.id_in(ids)
-        if len(of_schema.physical) != 1 or column_id is None or (column_names is not None and not column.is_among(
-            column_names
-        )):  # fmt: skip
+        if (
+            len(of_schema.physical) != 1
+            or column_id is None
+            or (column_names is not None and not column.is_among(column_names))
+        ):
             continue
         try:
             entry = document.get(of_schema.physical[0])
@@ -62,10 +69,16 @@ def extended_columns(
             refused.append(f'the sketch of "{column.name}" in {NAME} is refused: {first_line(error)}')
             continue
         if distinct is not None:
-            rows.append({
-                "column_id": column_id, "column_name": column.name, "logical_type": column.logical_type,
-                "row_count": row_count, "ndv": float(round(distinct)), "ndv_exact": False,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "column_id": column_id,
+                    "column_name": column.name,
+                    "logical_type": column.logical_type,
+                    "row_count": row_count,
+                    "ndv": float(round(distinct)),
+                    "ndv_exact": False,
+                }
+            )
     return pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None, refused
 
 

@@ -161,10 +161,21 @@ def _instant(millis: Any) -> datetime | None:
 # Schemas.
 
 _PLAIN: Final = {
-    "string": Kind.STRING, "long": Kind.INT, "integer": Kind.INT, "short": Kind.INT, "byte": Kind.INT,
-    "float": Kind.FLOAT, "double": Kind.DOUBLE, "boolean": Kind.BOOLEAN, "binary": Kind.BINARY, "date": Kind.DATE,
-    "timestamp": Kind.TIMESTAMPTZ, "timestamp_ntz": Kind.TIMESTAMP, "variant": Kind.VARIANT, "void": Kind.STRING,
-}  # fmt: skip
+    "string": Kind.STRING,
+    "long": Kind.INT,
+    "integer": Kind.INT,
+    "short": Kind.INT,
+    "byte": Kind.INT,
+    "float": Kind.FLOAT,
+    "double": Kind.DOUBLE,
+    "boolean": Kind.BOOLEAN,
+    "binary": Kind.BINARY,
+    "date": Kind.DATE,
+    "timestamp": Kind.TIMESTAMPTZ,
+    "timestamp_ntz": Kind.TIMESTAMP,
+    "variant": Kind.VARIANT,
+    "void": Kind.STRING,
+}
 
 _INTEGER_BYTES: Final = {"byte": 1, "short": 2, "integer": 4, "long": 8}
 

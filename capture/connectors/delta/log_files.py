@@ -19,14 +19,25 @@ SLICE_BYTES: Final = 96 << 20  # bytes of statistics per slice
 _ROWS: Final = 2_000  # actions read at once
 _KEPT_BYTES: Final = 1 << 20  # size of files of lines that are cached as they are
 _HEADS: Final = ("protocol", "metaData")
-VECTOR = pa.struct([
-    ("storageType", pa.string()), ("pathOrInlineDv", pa.string()), ("offset", pa.int32()), ("sizeInBytes", pa.int32()),
-    ("cardinality", pa.int64()),
-])  # fmt: skip
-ADD: Final = pa.schema([
-    pa.field("path", pa.string(), False), ("partitionValues", pa.map_(pa.string(), pa.string())),
-    ("size", pa.int64()), ("modificationTime", pa.int64()), ("deletionVector", VECTOR), ("stats", pa.string()),
-])  # fmt: skip
+VECTOR = pa.struct(
+    [
+        ("storageType", pa.string()),
+        ("pathOrInlineDv", pa.string()),
+        ("offset", pa.int32()),
+        ("sizeInBytes", pa.int32()),
+        ("cardinality", pa.int64()),
+    ]
+)
+ADD: Final = pa.schema(
+    [
+        pa.field("path", pa.string(), False),
+        ("partitionValues", pa.map_(pa.string(), pa.string())),
+        ("size", pa.int64()),
+        ("modificationTime", pa.int64()),
+        ("deletionVector", VECTOR),
+        ("stats", pa.string()),
+    ]
+)
 PARSED: Final = "stats_parsed"
 """Statistics as a struct of the columns' types; only in checkpoints whose `stats` are null."""
 

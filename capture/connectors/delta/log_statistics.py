@@ -25,10 +25,19 @@ from store.model.logical_types import TEMPORAL, Kind, LogicalType, parse, to_arr
 
 TIGHT: Final = "tight_bounds"
 """Name of the column with `tightBounds`: False if bounds may be wide and null counts wrong."""
-_BOUNDED: Final = frozenset({
-    Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.STRING, Kind.DATE, Kind.TIMESTAMP,
-    Kind.TIMESTAMPTZ,
-})  # fmt: skip
+_BOUNDED: Final = frozenset(
+    {
+        Kind.BOOLEAN,
+        Kind.INT,
+        Kind.FLOAT,
+        Kind.DOUBLE,
+        Kind.DECIMAL,
+        Kind.STRING,
+        Kind.DATE,
+        Kind.TIMESTAMP,
+        Kind.TIMESTAMPTZ,
+    }
+)
 _SQL: Final = {pa.bool_(): "BOOLEAN", pa.int64(): "BIGINT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE"}
 STATISTICS: Final = {"null_count": "nullCount", "min": "minValues", "max": "maxValues"}
 _ROWS: Final = r'^\s*\{\s*"numRecords"\s*:\s*(?P<rows>-?\d+)\s*[,}]'  # as all known writers begin
@@ -152,10 +161,13 @@ def _fields(structure: Mapping[str, Any]) -> list[tuple[str, pa.DataType]]:
 
 def _sql_types(structure: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: _sql_types(of) if isinstance(of, Mapping)
-        else f"DECIMAL({of.precision},{of.scale})" if pa.types.is_decimal(of) else _SQL.get(of, "VARCHAR")
+        name: _sql_types(of)
+        if isinstance(of, Mapping)
+        else f"DECIMAL({of.precision},{of.scale})"
+        if pa.types.is_decimal(of)
+        else _SQL.get(of, "VARCHAR")
         for name, of in structure.items()
-    }  # fmt: skip
+    }
 
 
 @cache

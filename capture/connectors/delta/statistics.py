@@ -52,9 +52,12 @@ _FOOTERS: Final = 256  # footers read at once
 
 
 def column_statistics(
-    table: LakeTable, footers: FooterCache, ids: ColumnIds, names: frozenset[str] | None,
+    table: LakeTable,
+    footers: FooterCache,
+    ids: ColumnIds,
+    names: frozenset[str] | None,
     load: Callable[[], TableVersion],
-) -> Iterator[pa.Table]:  # fmt: skip
+) -> Iterator[pa.Table]:
     """Yields tables of FILE_COLUMN_SCHEMA for the files that `load` returns, of columns with these names or keys."""
     version = load()
     leaves = wanted_columns(version.schema, names)
@@ -99,9 +102,12 @@ def _joined(values: Sequence[pa.Array | None]) -> pa.Array | None:
 
 
 def _facts(
-    files: TableVersion, group: Sequence[DeltaColumn], logged: Sequence[pa.Array | None], tight: pa.Array,
+    files: TableVersion,
+    group: Sequence[DeltaColumn],
+    logged: Sequence[pa.Array | None],
+    tight: pa.Array,
     footers: Sequence[Statistics],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Facts for `rows_of_groups` about columns alike: from the log, what it does not have from footers.
 
     Args:

@@ -29,13 +29,27 @@ from capture.connectors.storage.places import Unreadable, read_each
 MAX_COMMITS: Final = 500  # commits replayed on a cached checkpoint in place of a newer one
 _LISTED_BYTES: Final = 8 << 20  # of adds that are not parsed again for their statistics
 MAX_READER: Final = 3  # newest version of the reader protocol
-_FEATURES: Final = frozenset({
-    "columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck",
-    "variantShredding", "variantType",
-})  # fmt: skip
+_FEATURES: Final = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "variantShredding",
+        "variantType",
+    }
+)
 
-_FILES: Final = {"path": pa.string(), "size_bytes": pa.int64(), "modification_time": pa.int64(),
-                 "num_records": pa.int64(), "partition": pa.null(), "vectors": VECTOR}  # fmt: skip
+_FILES: Final = {
+    "path": pa.string(),
+    "size_bytes": pa.int64(),
+    "modification_time": pa.int64(),
+    "num_records": pa.int64(),
+    "partition": pa.null(),
+    "vectors": VECTOR,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +246,16 @@ class TableLog:
         return read
 
     def _files(self, adds: pa.Table) -> pa.Table:
-        return pa.table({
-            "path": adds["path"], "size_bytes": adds["size"], "modification_time": adds["modificationTime"],
-            "num_records": row_counts(adds),
-            "partition": partition_values(adds, self.outline.schema, self.outline.partitions),
-            "vectors": adds["deletionVector"],
-        })  # fmt: skip
+        return pa.table(
+            {
+                "path": adds["path"],
+                "size_bytes": adds["size"],
+                "modification_time": adds["modificationTime"],
+                "num_records": row_counts(adds),
+                "partition": partition_values(adds, self.outline.schema, self.outline.partitions),
+                "vectors": adds["deletionVector"],
+            }
+        )
 
     @cached_property
     def _heads(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -99,15 +99,17 @@ class TableVersion:
 def file_rows(version: TableVersion, table: LakeTable) -> pa.Table:
     """The files of a table as rows of FILE_SCHEMA."""
     files = len(version)
-    return file_table({
-        "file_path": version.paths,
-        "file_format": pa.repeat("PARQUET", files),
-        "file_content": pa.repeat("DATA", files),
-        "row_count": version.rows,
-        "size_bytes": one_array(version.actions["size_bytes"].cast(pa.int64())),
-        "partition_data_json": _partition_json(version),
-        "delete_files": delete_files(version.vectors, table.place, table.file),
-    })  # fmt: skip
+    return file_table(
+        {
+            "file_path": version.paths,
+            "file_format": pa.repeat("PARQUET", files),
+            "file_content": pa.repeat("DATA", files),
+            "row_count": version.rows,
+            "size_bytes": one_array(version.actions["size_bytes"].cast(pa.int64())),
+            "partition_data_json": _partition_json(version),
+            "delete_files": delete_files(version.vectors, table.place, table.file),
+        }
+    )
 
 
 def wanted_columns(schema: DeltaSchema, names: frozenset[str] | None) -> list[DeltaColumn]:

@@ -20,12 +20,26 @@ from store.model.logical_types import FLOATING, Kind, LogicalType, from_arrow, t
 from store.model.names import column_key
 
 _DIGITS: Final = Context(prec=80)
-_SIGNED: Final = frozenset({Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.DATE, Kind.TIME,
-                            Kind.TIMESTAMP, Kind.TIMESTAMPTZ})  # fmt: skip
+_SIGNED: Final = frozenset(
+    {
+        Kind.BOOLEAN,
+        Kind.INT,
+        Kind.FLOAT,
+        Kind.DOUBLE,
+        Kind.DECIMAL,
+        Kind.DATE,
+        Kind.TIME,
+        Kind.TIMESTAMP,
+        Kind.TIMESTAMPTZ,
+    }
+)
 _NUMBERS: Final = {
-    "BOOLEAN": struct.Struct("<?"), "INT32": struct.Struct("<i"), "INT64": struct.Struct("<q"),
-    "FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d"),
-}  # fmt: skip
+    "BOOLEAN": struct.Struct("<?"),
+    "INT32": struct.Struct("<i"),
+    "INT64": struct.Struct("<q"),
+    "FLOAT": struct.Struct("<f"),
+    "DOUBLE": struct.Struct("<d"),
+}
 
 Bound = tuple[Any, Any, bool]  # value rounded down, value rounded up, whether rounding changed it
 

@@ -172,9 +172,15 @@ def _column_metadata(data: bytes, at: int, chunk: Chunk) -> int:
 
 
 _STATISTICS: Final = {
-    1: ("old_max", _BINARY), 2: ("old_min", _BINARY), 3: ("null_count", _I64), 5: ("max_value", _BINARY),
-    6: ("min_value", _BINARY), 7: ("max_exact", _TRUE), 8: ("min_exact", _TRUE), 9: ("nan_count", _I64),
-}  # fmt: skip
+    1: ("old_max", _BINARY),
+    2: ("old_min", _BINARY),
+    3: ("null_count", _I64),
+    5: ("max_value", _BINARY),
+    6: ("min_value", _BINARY),
+    7: ("max_exact", _TRUE),
+    8: ("min_exact", _TRUE),
+    9: ("nan_count", _I64),
+}
 
 
 def _statistics(data: bytes, at: int, chunk: Chunk) -> int:

@@ -81,9 +81,11 @@ def _entries(text: str) -> tuple[Reader, Callable[[Any], Maps] | None]:
 @lru_cache(_SCHEMAS)
 def _lists(text: str) -> Reader:
     return resolve_reader(
-        _schema(text), MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
-        {-1: ManifestFile, 508: PartitionFieldSummary}, {517: ManifestContent},
-    )  # fmt: skip
+        _schema(text),
+        MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
+        {-1: ManifestFile, 508: PartitionFieldSummary},
+        {517: ManifestContent},
+    )
 
 
 def _schema(text: str) -> Schema:

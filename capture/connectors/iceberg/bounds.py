@@ -43,10 +43,14 @@ from store.model.logical_types import Kind, LogicalType, to_arrow
 _DAY_US = 86_400_000_000
 # Types whose bounds are plain numbers.
 _STORED: Mapping[type, np.dtype[Any]] = {
-    IntegerType: np.dtype("<i4"), DateType: np.dtype("<i4"), LongType: np.dtype("<i8"),
-    TimestampType: np.dtype("<i8"), TimestamptzType: np.dtype("<i8"), FloatType: np.dtype("<f4"),
+    IntegerType: np.dtype("<i4"),
+    DateType: np.dtype("<i4"),
+    LongType: np.dtype("<i8"),
+    TimestampType: np.dtype("<i8"),
+    TimestamptzType: np.dtype("<i8"),
+    FloatType: np.dtype("<f4"),
     DoubleType: np.dtype("<f8"),
-}  # fmt: skip
+}
 
 
 def decoded(raws: Sequence[pa.Array], leaf: IcebergLeaf, *, upper: bool) -> tuple[pa.Array, pa.Array]:

@@ -39,14 +39,47 @@ from store.model.errors import InvalidArgument, NotFound, StatflightError, Upstr
 
 OWN_OPTIONS = ("type", "name", "warehouse")
 # Properties of pyiceberg: full names, and first parts of dotted names.
-PROPERTIES = frozenset({
-    "token", "credential", "scope", "audience", "resource", "oauth2-server-uri", "prefix", "snapshot-loading-mode",
-    "echo", "pool_pre_ping", "init_catalog_tables", "schema_version", "py-io-impl", "cert", "ugi",
-})  # fmt: skip
-PREFIXES = frozenset({
-    "s3", "gcs", "adls", "hdfs", "hf", "client", "glue", "dynamodb", "hive", "rest", "auth", "header", "ssl", "gcp",
-    "sql", "policy", "publish", "pyarrow",
-})  # fmt: skip
+PROPERTIES = frozenset(
+    {
+        "token",
+        "credential",
+        "scope",
+        "audience",
+        "resource",
+        "oauth2-server-uri",
+        "prefix",
+        "snapshot-loading-mode",
+        "echo",
+        "pool_pre_ping",
+        "init_catalog_tables",
+        "schema_version",
+        "py-io-impl",
+        "cert",
+        "ugi",
+    }
+)
+PREFIXES = frozenset(
+    {
+        "s3",
+        "gcs",
+        "adls",
+        "hdfs",
+        "hf",
+        "client",
+        "glue",
+        "dynamodb",
+        "hive",
+        "rest",
+        "auth",
+        "header",
+        "ssl",
+        "gcp",
+        "sql",
+        "policy",
+        "publish",
+        "pyarrow",
+    }
+)
 _TYPES = ("sql", "rest", "glue", "hive", "dynamodb", "bigquery")
 _STORES = frozenset({"", "file", "s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "oss", "hdfs", "hf"})
 _BY_SCHEME = {"http": "rest", "https": "rest", "glue": "glue", "thrift": "hive"}

@@ -38,11 +38,17 @@ def write(blobs: Sequence[Blob]) -> tuple[bytes, int]:
     """Serializes blobs: the bytes of the file, and the size of its footer in bytes."""
     body, described = bytearray(MAGIC), []
     for blob in blobs:
-        described.append({
-            "type": blob.type, "fields": list(blob.fields), "snapshot-id": blob.snapshot_id,
-            "sequence-number": blob.sequence_number, "offset": len(body), "length": len(blob.data),
-            "properties": dict(blob.properties),
-        })  # fmt: skip
+        described.append(
+            {
+                "type": blob.type,
+                "fields": list(blob.fields),
+                "snapshot-id": blob.snapshot_id,
+                "sequence-number": blob.sequence_number,
+                "offset": len(body),
+                "length": len(blob.data),
+                "properties": dict(blob.properties),
+            }
+        )
         body += blob.data
     payload = json.dumps({"blobs": described, "properties": {"created-by": "statflight"}}).encode()
     footer = MAGIC + payload + _TAIL.pack(len(payload), bytes(4), MAGIC)

@@ -15,12 +15,17 @@ from capture.connectors.options import timeout_of
 from store.model.errors import InvalidArgument, nearest
 
 _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
-    "noop": (), "basic": ("username", "password"), "oauth2": ("client_id", "client_secret", "token_url"),
-    "google": (), "entra": (), "custom": (),
-}  # fmt: skip
+    "noop": (),
+    "basic": ("username", "password"),
+    "oauth2": ("client_id", "client_secret", "token_url"),
+    "google": (),
+    "entra": (),
+    "custom": (),
+}
 _OPTIONAL: Final[Mapping[str, tuple[str, ...]]] = {
-    "oauth2": ("scope", "refresh_margin", "expires_in"), "google": ("credentials_path", "scopes"),
-}  # fmt: skip
+    "oauth2": ("scope", "refresh_margin", "expires_in"),
+    "google": ("credentials_path", "scopes"),
+}
 _NUMBERS: Final = ("refresh_margin", "expires_in")
 _STRUCTURED: Final[Mapping[str, str]] = {
     "auth": '{"type": "basic", "basic": {"username": …, "password": …}}',

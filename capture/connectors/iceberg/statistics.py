@@ -66,9 +66,15 @@ class ColumnStatistics:
             yield rows_of_groups(block.locations, groups, ids, rows)
 
     def _column(
-        self, leaf: IcebergLeaf, block: Files, metrics: Columns, rows: pa.Array, footers: Sequence[Statistics],
-        of_column: Metrics, known: _Facts,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        leaf: IcebergLeaf,
+        block: Files,
+        metrics: Columns,
+        rows: pa.Array,
+        footers: Sequence[Statistics],
+        of_column: Metrics,
+        known: _Facts,
+    ) -> dict[str, Any]:
         """Facts for `rows_of_groups` about one column."""
         statistics = self._facts(leaf, block, of_column, known, rows)
         is_absent = block.known_ids and leaf.field_id not in block.known_ids

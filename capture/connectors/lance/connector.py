@@ -53,9 +53,14 @@ class LanceConnector(Connector):
         with self._opened(namespace, name) as (dataset, place):
             properties = {n: v for n, v in dataset.config().items() if not n.startswith("lance.stats.")}
             return TableDescriptor(
-                namespace, name, None, place.name, to_schema(dataset.schema), properties=properties,
+                namespace,
+                name,
+                None,
+                place.name,
+                to_schema(dataset.schema),
+                properties=properties,
                 metadata_location=_manifests(place).get(dataset.version),
-            )  # fmt: skip
+            )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
         with self._opened(namespace, name) as (dataset, place):
@@ -134,12 +139,10 @@ def _manifests(table: Place) -> dict[int, str]:
     return {
         2**64 - 1 - int(match[1]) if len(match[1]) == 20 else int(match[1]): place.below(match[0]).name
         for match in names
-    }  # fmt: skip
+    }
 
 
-def _snapshot(
-    dataset: Any, listed: Mapping[str, Any], live: frozenset[int], manifests: Mapping[int, str]
-) -> Snapshot:  # fmt: skip
+def _snapshot(dataset: Any, listed: Mapping[str, Any], live: frozenset[int], manifests: Mapping[int, str]) -> Snapshot:
     version = int(listed["version"])
     at: datetime = listed["timestamp"]
     schema = (dataset if version == dataset.version else dataset.checkout_version(version)).schema

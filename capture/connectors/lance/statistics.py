@@ -146,9 +146,7 @@ def _rows(zones: pa.Table, fragments: Mapping[int, Fragment], column: Column, id
 # ANALYZE of lance-spark.
 
 
-def analyzed(
-    dataset: Any, leaves: Sequence[Column], ids: ColumnIds, remarks: list[str]
-) -> tuple[Any, pa.Table] | None:  # fmt: skip
+def analyzed(dataset: Any, leaves: Sequence[Column], ids: ColumnIds, remarks: list[str]) -> tuple[Any, pa.Table] | None:
     """The statistics of Spark's ANALYZE in a version's config, which later versions inherit.
 
     Args:
@@ -201,10 +199,21 @@ def schema_hash(schema: pa.Schema) -> str | None:
 
 
 _SPARK: Mapping[str, str] = {
-    "bool": "boolean", "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint", "float": "float",
-    "halffloat": "float", "double": "double", "string": "string", "large_string": "string", "binary": "binary",
-    "large_binary": "binary", "date32[day]": "date", "timestamp[us]": "timestamp_ntz",
-}  # fmt: skip
+    "bool": "boolean",
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "float": "float",
+    "halffloat": "float",
+    "double": "double",
+    "string": "string",
+    "large_string": "string",
+    "binary": "binary",
+    "large_binary": "binary",
+    "date32[day]": "date",
+    "timestamp[us]": "timestamp_ntz",
+}
 
 
 def spark_type(type: pa.DataType) -> str | None:
@@ -225,8 +234,19 @@ def spark_type(type: pa.DataType) -> str | None:
 # Bounds.
 
 # Kinds whose values are never truncated in a zone map.
-_WHOLE = frozenset({Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.DATE, Kind.TIME,
-                    Kind.TIMESTAMP, Kind.TIMESTAMPTZ})  # fmt: skip
+_WHOLE = frozenset(
+    {
+        Kind.BOOLEAN,
+        Kind.INT,
+        Kind.FLOAT,
+        Kind.DOUBLE,
+        Kind.DECIMAL,
+        Kind.DATE,
+        Kind.TIME,
+        Kind.TIMESTAMP,
+        Kind.TIMESTAMPTZ,
+    }
+)
 
 
 def outermost(values: pa.Array, groups: Sequence[tuple[int, int]], filled: pa.Array, *, upper: bool) -> pa.Array:

@@ -63,11 +63,17 @@ class File:
             "size_bytes": self.meta.file_size,
             "partition_data_json": partition_json(self.partition) if self.partition else None,
             "sequence_number": self.meta.max_sequence_number,
-            "delete_files": [] if self.deletion is None else [
-                delete_file(local_path(str(self.deletion.dv_index_path)), "DELETION_VECTOR", self.deletion.offset,
-                            self.deletion.length)
+            "delete_files": []
+            if self.deletion is None
+            else [
+                delete_file(
+                    local_path(str(self.deletion.dv_index_path)),
+                    "DELETION_VECTOR",
+                    self.deletion.offset,
+                    self.deletion.length,
+                )
             ],
-        }  # fmt: skip
+        }
 
 
 class SnapshotView:

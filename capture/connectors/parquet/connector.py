@@ -191,9 +191,13 @@ class ParquetConnector(Connector):
         return parts
 
     def _file_columns(
-        self, listing: FileListing, some: Sequence[DataFile], layout: Layout, ids: ColumnIds,
+        self,
+        listing: FileListing,
+        some: Sequence[DataFile],
+        layout: Layout,
+        ids: ColumnIds,
         column_names: frozenset[str] | None,
-    ) -> Iterator[pa.Table]:  # fmt: skip
+    ) -> Iterator[pa.Table]:
         leaves = layout.schema.leaves(column_names)
         for files in batched(some, max(1, min(1000, ROWS_PER_TABLE // max(1, len(leaves))))):
             with listing.reading():

@@ -119,5 +119,9 @@ def _azure_hosts(endpoint: str, account: str) -> dict[str, str]:
     host = host[len(account) :] if host.startswith(f"{account}.") else host
     blob, dfs = host.replace(".dfs.", ".blob.", 1), host.replace(".blob.", ".dfs.", 1)
     scheme = scheme if separator else "https"
-    return {"blob_storage_authority": blob, "dfs_storage_authority": dfs,
-            "blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}  # fmt: skip
+    return {
+        "blob_storage_authority": blob,
+        "dfs_storage_authority": dfs,
+        "blob_storage_scheme": scheme,
+        "dfs_storage_scheme": scheme,
+    }

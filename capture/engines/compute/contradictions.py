@@ -29,9 +29,12 @@ _SHOWN: Final = 60  # characters of a bound in a message
 
 
 def stated_files(
-    table: TableHandle, native: NativeStats | None, tasks: Sequence[ScanTask], column_ids: Sequence[int],
+    table: TableHandle,
+    native: NativeStats | None,
+    tasks: Sequence[ScanTask],
+    column_ids: Sequence[int],
     notes: list[str],
-) -> StatedFiles | None:  # fmt: skip
+) -> StatedFiles | None:
     """Reads what a scan of columns that are no containers is to be compared with, from `native` if that is read; None
     if there is nothing to compare. `notes` receive the reason if there are too many files and columns, or the metadata
     cannot be read."""

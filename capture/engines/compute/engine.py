@@ -39,9 +39,19 @@ _FLUSH_ROWS: Final = 4000
 _THREADED_CELLS: Final = 100_000  # below, threads cost more than they save
 _PIECES_PER_CORE: Final = 4  # with fewer files per core, large ones are divided among the cores
 
-_COLUMN_KINDS: Final = frozenset({
-    "ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "NDV", "MIN_MAX", "WIDTH", "MOMENTS", "HISTOGRAM", "MCV",
-})  # fmt: skip
+_COLUMN_KINDS: Final = frozenset(
+    {
+        "ROW_COUNT",
+        "NULL_COUNT",
+        "NAN_COUNT",
+        "NDV",
+        "MIN_MAX",
+        "WIDTH",
+        "MOMENTS",
+        "HISTOGRAM",
+        "MCV",
+    }
+)
 
 
 class ComputeEngine(CaptureEngine):
@@ -72,9 +82,12 @@ class ComputeEngine(CaptureEngine):
     )
 
     def __init__(
-        self, inline_max_cells: int | None = None, spark: Spark | None = None,
-        engine: Engine = Engine.AUTO, file_sketches: FileSketches = FileSketches.AUTO,
-    ):  # fmt: skip
+        self,
+        inline_max_cells: int | None = None,
+        spark: Spark | None = None,
+        engine: Engine = Engine.AUTO,
+        file_sketches: FileSketches = FileSketches.AUTO,
+    ):
         self.engine = engine
         self.file_sketches = file_sketches
         self.spark = spark or Spark()
@@ -129,9 +142,12 @@ class ComputeEngine(CaptureEngine):
         self.spark.stop()
 
     def _capture(
-        self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None],
+        self,
+        requests: Sequence[CaptureRequest],
+        sink: Sink,
+        progress: Callable[[float, str], None],
         plan: Plan | None = None,
-    ) -> list[CaptureResult]:  # fmt: skip
+    ) -> list[CaptureResult]:
         """Captures requests of one table, snapshot, mode and sampling in one pass over the files, or in one for each
         part of the columns.
 
@@ -163,7 +179,7 @@ class ComputeEngine(CaptureEngine):
         read = [task for _, task in new] if seconds is None else whole
         scan.stated = stated_files(
             first.table, native, read, [i for i in scan.work.column_ids if i in scan.leaves], notes
-        )  # fmt: skip
+        )
         scanned = ScanProgress(progress)
         scanned.start(tasks, reused)
         choice = self._choice(first, scan, draw.rows_at_most if draw else sum(task.row_count for _, task in new), notes)
@@ -205,9 +221,13 @@ class ComputeEngine(CaptureEngine):
         return choice
 
     def _apart(
-        self, requests: Sequence[CaptureRequest], parts: Sequence[Sequence[CaptureRequest]], sink: Sink,
-        progress: Callable[[float, str], None], plan: Plan,
-    ) -> list[CaptureResult]:  # fmt: skip
+        self,
+        requests: Sequence[CaptureRequest],
+        parts: Sequence[Sequence[CaptureRequest]],
+        sink: Sink,
+        progress: Callable[[float, str], None],
+        plan: Plan,
+    ) -> list[CaptureResult]:
         """Captures parts of the columns, each in a pass of its own: those of which files are read again, so that others
         are not read; or as many as memory has room for what is stored of them."""
         results: dict[int, CaptureResult] = {}
@@ -231,9 +251,14 @@ class ComputeEngine(CaptureEngine):
         return pieces.joined(self._computed(pieces.tasks, work, report, choice, notes, threads))
 
     def _computed(
-        self, numbered: Sequence[Numbered], work: Work, report: Callable[[], None], choice: Choice, notes: list[str],
+        self,
+        numbered: Sequence[Numbered],
+        work: Work,
+        report: Callable[[], None],
+        choice: Choice,
+        notes: list[str],
         threads: int,
-    ) -> Iterator[list[Answer]]:  # fmt: skip
+    ) -> Iterator[list[Answer]]:
         if choice.overlapped:
             return job.overlapped(self.spark, numbered, work, report, notes)
         if choice.on_spark:
@@ -241,9 +266,13 @@ class ComputeEngine(CaptureEngine):
         return local.computed(numbered, work, report, threads, few=len(numbered) < 2 * threads)
 
     def _draw(
-        self, request: CaptureRequest, scan: TableScan, tasks: Sequence[ScanTask], native: NativeStats | None,
+        self,
+        request: CaptureRequest,
+        scan: TableScan,
+        tasks: Sequence[ScanTask],
+        native: NativeStats | None,
         notes: list[str],
-    ) -> sampling.Draw | None:  # fmt: skip
+    ) -> sampling.Draw | None:
         """The draw of a sample; None without sampling."""
         if not scan.sampled or not scan.rows_total:
             return None
@@ -270,9 +299,14 @@ class ComputeEngine(CaptureEngine):
         return native
 
     def _timed(
-        self, draw: sampling.Draw, tasks: list[ScanTask], work: Work, report: Callable[[], None], deadline: float,
+        self,
+        draw: sampling.Draw,
+        tasks: list[ScanTask],
+        work: Work,
+        report: Callable[[], None],
+        deadline: float,
         choice: Choice,
-    ) -> Iterator[list[Answer]]:  # fmt: skip
+    ) -> Iterator[list[Answer]]:
         """Yields the answers of a sample until the deadline; appends the tasks of each wave to `tasks`.
 
         The first wave always completes, so a sample is never empty. Later waves on Spark are cancelled at the
@@ -375,9 +409,14 @@ def _of_part(progress: Callable[[float, str], None], done: int, parts: int) -> C
 
 
 def _fold(
-    waves: Iterable[Sequence[Answer]], scan: TableScan, tasks: Sequence[ScanTask],
-    reused: Mapping[int, list[Answer]], rows: Rows, sink: Sink, scanned: ScanProgress,
-) -> None:  # fmt: skip
+    waves: Iterable[Sequence[Answer]],
+    scan: TableScan,
+    tasks: Sequence[ScanTask],
+    reused: Mapping[int, list[Answer]],
+    rows: Rows,
+    sink: Sink,
+    scanned: ScanProgress,
+) -> None:
     """Folds the answers of a scan together with the reused ones, which are given by task index."""
     by_task = dict(reused)
     for wave in waves:
@@ -397,8 +436,9 @@ def _fold(
 def _attributes(scan: TableScan, rows: Rows, draw: sampling.Draw | None) -> dict[str, Any]:
     """How a table was read, for the caller."""
     attributes: dict[str, Any] = {
-        "execution": "spark" if rows.engine_id == SPARK else "inline", "files": scan.files_total,
-    }  # fmt: skip
+        "execution": "spark" if rows.engine_id == SPARK else "inline",
+        "files": scan.files_total,
+    }
     if scan.sampled:
         ended_by = (draw.ended_by if draw else "") or None
         attributes["sample"] = {"method": str(scan.sampling), "rows_total": scan.rows_total, "ended_by": ended_by}

@@ -162,7 +162,7 @@ class TableScan:
         column_id, path = answer.column_id, task.file_path
         found = self.stated.contradiction(
             path, column_id, self.types[column_id], answer.partial, whole=not self.sampled
-        )  # fmt: skip
+        )
         if found:
             name = self.table.names[column_id]
             found = f'file "{path}", column "{name}": the metadata has {found}'
@@ -182,9 +182,14 @@ class TableScan:
             read = self.read[key].files if self.sampled else fold.parts
             known = self.known.get(key[0], {}) if len(key) == 1 and not contradicted else {}
             covers = Coverage(
-                max(total, part.row_count), read, fold.size_bytes, row_groups, len(self.errors[key]), known,
+                max(total, part.row_count),
+                read,
+                fold.size_bytes,
+                row_groups,
+                len(self.errors[key]),
+                known,
                 contradicted,
-            )  # fmt: skip
+            )
             if len(key) == 1:
                 rows.column(key[0], self.types[key[0]], part, covers, files)
             else:

@@ -121,8 +121,11 @@ class _Pass:
         kept = self._kept()
         results = [self._with_remarks(self._answer(request, columns, kept)) for request in self.requests]
         results = [replace(result, reason=self._reason) for result in results]
-        captured = {r.target.column_id for r, a in zip(self.requests, results, strict=True)
-                    if r.target.kind is TargetKind.COLUMN and a.outcome is Outcome.CAPTURED}  # fmt: skip
+        captured = {
+            r.target.column_id
+            for r, a in zip(self.requests, results, strict=True)
+            if r.target.kind is TargetKind.COLUMN and a.outcome is Outcome.CAPTURED
+        }
         captured -= kept.keys()
         replacing = captured | self._outdated() if self.whole else captured
         explicit = [row for i, row in columns.items() if i in replacing]
@@ -217,10 +220,11 @@ class _Pass:
             return {}
         stored = self.sink.stored("stats.columns", self.table).to_pylist()
         return {
-            row["column_id"]: row for row in stored
+            row["column_id"]: row
+            for row in stored
             if row["snapshot_id"] == self.table.snapshot_id
             and (row["ndv"] is not None or row["confidence_level"] == CONTRADICTED)
-        }  # fmt: skip
+        }
 
     @property
     def _reason(self) -> str:
@@ -377,10 +381,16 @@ class _Pass:
         return {
             i: self._provenance(nulls == 0)
             | dict.fromkeys(SCALAR)
-            | {"column_id": i, "column_name": column.name, "logical_type": column.logical_type,
-               "row_count": rows, "null_count": nulls}
-            for i, column in self.columns.items() if column.logical_type in COUNTED
-        }  # fmt: skip
+            | {
+                "column_id": i,
+                "column_name": column.name,
+                "logical_type": column.logical_type,
+                "row_count": rows,
+                "null_count": nulls,
+            }
+            for i, column in self.columns.items()
+            if column.logical_type in COUNTED
+        }
 
     def _outdated(self) -> set[int | None]:
         """Ids of columns whose stored record came from this engine at this snapshot, and that have new statistics now.
@@ -402,19 +412,34 @@ class _Pass:
             rows = []
             for kept in earlier.columns.to_pylist():
                 row = combined({}, kept)
-                rows.append(self._provenance(is_complete(row)) | row | {
-                    "snapshot_id": earlier.snapshot_id, "schema_hash": earlier.schema_hash, "files_scanned": None,
-                })  # fmt: skip
+                rows.append(
+                    self._provenance(is_complete(row))
+                    | row
+                    | {
+                        "snapshot_id": earlier.snapshot_id,
+                        "schema_hash": earlier.schema_hash,
+                        "files_scanned": None,
+                    }
+                )
             if rows:
                 self.sink.put("stats.columns", flight_rows("stats.columns", rows), extra=True)
 
     def _put_sketches(self, columns: Mapping[int, Any]) -> None:
         rows = [
-            self.table.key | {"target_kind": "COLUMN", "storage_id": Target.column(column_id).storage_id,
-                              "column_id": column_id, "role": role, "sketch_type": type, "data": data,
-                              "params": json.dumps(dict(params)), "captured_at": self.now}
-            for column_id, role, type, data, params in self.native.sketches if column_id in columns
-        ]  # fmt: skip
+            self.table.key
+            | {
+                "target_kind": "COLUMN",
+                "storage_id": Target.column(column_id).storage_id,
+                "column_id": column_id,
+                "role": role,
+                "sketch_type": type,
+                "data": data,
+                "params": json.dumps(dict(params)),
+                "captured_at": self.now,
+            }
+            for column_id, role, type, data, params in self.native.sketches
+            if column_id in columns
+        ]
         if rows:
             self.sink.put("stats.sketches", flight_rows("stats.sketches", rows), extra=True)
 

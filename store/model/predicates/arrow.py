@@ -91,17 +91,19 @@ def _leaf_mask(leaf: ResolvedLeaf) -> Mask:
             return lambda batch: _is_in(batch[name], members, leaf.unread)
         case Op.BETWEEN:
             low, high = (pa.scalar(value, type) for value in leaf.values)
-            return lambda batch: pc.and_kleene(
-                pc.greater_equal(batch[name], low), pc.less_equal(batch[name], high)
-            )  # fmt: skip
+            return lambda batch: pc.and_kleene(pc.greater_equal(batch[name], low), pc.less_equal(batch[name], high))
     value, compare = pa.scalar(leaf.values[0], type), _KERNELS[leaf.op]
     return lambda batch: compare(batch[name], value)
 
 
 _KERNELS: Final[Mapping[Op, Callable[..., Any]]] = {
-    Op.EQ: pc.equal, Op.NEQ: pc.not_equal, Op.LT: pc.less, Op.LTE: pc.less_equal,
-    Op.GT: pc.greater, Op.GTE: pc.greater_equal,
-}  # fmt: skip
+    Op.EQ: pc.equal,
+    Op.NEQ: pc.not_equal,
+    Op.LT: pc.less,
+    Op.LTE: pc.less_equal,
+    Op.GT: pc.greater,
+    Op.GTE: pc.greater_equal,
+}
 
 
 def _is_in(column: pa.Array, members: pa.Array, unread: bool) -> pa.Array:

@@ -230,11 +230,16 @@ def _time(kind: Kind, sql_type: str) -> SortKey:
 
 KEYS: Final[Mapping[Kind, SortKey]] = {
     Kind.INT: SortKey(pa.int64(), "TRY_CAST({0} AS BIGINT)", _sorted_as(Kind.INT), _integer),
-    Kind.FLOAT: SortKey(pa.float64(), "TRY_CAST({0} AS FLOAT)::DOUBLE",
-                        lambda texts: texts.cast(pa.float32()).cast(pa.float64()), _single),
+    Kind.FLOAT: SortKey(
+        pa.float64(),
+        "TRY_CAST({0} AS FLOAT)::DOUBLE",
+        lambda texts: texts.cast(pa.float32()).cast(pa.float64()),
+        _single,
+    ),
     Kind.DOUBLE: SortKey(pa.float64(), "TRY_CAST({0} AS DOUBLE)", lambda texts: texts.cast(pa.float64()), _number),
-    Kind.DECIMAL: SortKey(pa.string(), _DECIMAL_SQL, _sorted_as(Kind.DECIMAL), _decimal, "TRY_CAST({0} AS DOUBLE)",
-                          _nearest),
+    Kind.DECIMAL: SortKey(
+        pa.string(), _DECIMAL_SQL, _sorted_as(Kind.DECIMAL), _decimal, "TRY_CAST({0} AS DOUBLE)", _nearest
+    ),
     Kind.BOOLEAN: _text(Kind.BOOLEAN),
     Kind.STRING: _text(Kind.STRING),
     Kind.UUID: _text(Kind.UUID),
@@ -243,5 +248,5 @@ KEYS: Final[Mapping[Kind, SortKey]] = {
     Kind.TIME: _time(Kind.TIME, "TIME"),
     Kind.TIMESTAMP: _time(Kind.TIMESTAMP, "TIMESTAMP"),
     Kind.TIMESTAMPTZ: _time(Kind.TIMESTAMPTZ, "TIMESTAMP"),  # as written, in UTC
-}  # fmt: skip
+}
 """The sort key of each kind with an order."""

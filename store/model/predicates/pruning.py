@@ -55,9 +55,15 @@ UNSUPPORTED: Final = "UNSUPPORTED_CONDITION"
 MAX_LISTED: Final = 16  # most members of an IN that become a comparison each; more are looked up in a sorted list
 
 _NEGATED: Final = {
-    Op.EQ: Op.NEQ, Op.NEQ: Op.EQ, Op.LT: Op.GTE, Op.GTE: Op.LT, Op.GT: Op.LTE, Op.LTE: Op.GT,
-    Op.IS_NULL: Op.IS_NOT_NULL, Op.IS_NOT_NULL: Op.IS_NULL,
-}  # fmt: skip
+    Op.EQ: Op.NEQ,
+    Op.NEQ: Op.EQ,
+    Op.LT: Op.GTE,
+    Op.GTE: Op.LT,
+    Op.GT: Op.LTE,
+    Op.LTE: Op.GT,
+    Op.IS_NULL: Op.IS_NOT_NULL,
+    Op.IS_NOT_NULL: Op.IS_NULL,
+}
 _BELOW: Final = frozenset({Op.LT, Op.LTE})
 _TRUE_FOR_NAN: Final = frozenset({Op.NEQ, Op.GT, Op.GTE})  # to readers that order NaN above every number
 
@@ -154,8 +160,11 @@ def facts_sql(columns: Mapping[int, Facts], rows: str, certain: Collection[int] 
     more = "" if columns.keys() <= set(certain) else f", {prunes_sql('s')} AS w"
     selected = {id: facts.sqls(id, certain=id in certain) for id, facts in columns.items()}
     if len(columns) > 1:
-        chosen = (f"bool_or(CASE WHEN s.column_id = {int(id)} THEN {sql} END) AS {name}"
-                  for id, sqls in selected.items() for name, sql in sqls.items())  # fmt: skip
+        chosen = (
+            f"bool_or(CASE WHEN s.column_id = {int(id)} THEN {sql} END) AS {name}"
+            for id, sqls in selected.items()
+            for name, sql in sqls.items()
+        )
         return f"SELECT s.file_path, {', '.join(chosen)} FROM (SELECT s.*{more} {rows}) s GROUP BY s.file_path"
     ((id, facts),) = columns.items()
     more += f", {facts.low} AS low" if facts.low else ""
@@ -238,9 +247,15 @@ def of_files(
     }
     reason = f"CASE{undecided or ' WHEN FALSE THEN NULL'} ELSE '{UNSUPPORTED}' END"
     return FileCondition(
-        columns, _joined(tree, numbers, "m", "TRUE", within), _joined(tree, numbers, "m", "FALSE", within),
-        _joined(tree, numbers, "a", "FALSE", {}), reason, tree, numbers, within,
-    )  # fmt: skip
+        columns,
+        _joined(tree, numbers, "m", "TRUE", within),
+        _joined(tree, numbers, "m", "FALSE", within),
+        _joined(tree, numbers, "a", "FALSE", {}),
+        reason,
+        tree,
+        numbers,
+        within,
+    )
 
 
 def _equalities(node: _Plain) -> Iterator[tuple[Column, tuple[Scalar, ...]]]:
@@ -259,9 +274,13 @@ def _equalities(node: _Plain) -> Iterator[tuple[Column, tuple[Scalar, ...]]]:
 
 
 def _joined(
-    node: _Plain, numbers: Mapping[_Test, int], fact: str, unknown: str, within: Mapping[_Test, str],
+    node: _Plain,
+    numbers: Mapping[_Test, int],
+    fact: str,
+    unknown: str,
+    within: Mapping[_Test, str],
     among: Collection[int] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     match node:
         case _Every(children) | _Any(children):
             word = " AND " if isinstance(node, _Every) else " OR "
@@ -303,8 +322,12 @@ def _comparison(leaf: Leaf, column: Column, negated: bool) -> _Plain:
         return _Constant.UNDECIDED
     for value in leaf.values:
         if value is not None and bounds.read(_local(value, kind), kind) is None:
-            raise BadLiteral(column.name, f"a literal cannot be read as {column.type}", expected=_expected(kind),
-                             actual=str(value)[:100])  # fmt: skip
+            raise BadLiteral(
+                column.name,
+                f"a literal cannot be read as {column.type}",
+                expected=_expected(kind),
+                actual=str(value)[:100],
+            )
     values = tuple(None if value is None else _local(value, kind) for value in leaf.values)
     if kind in FLOATING and any(_is_nan(value) for value in values):
         return _Constant.UNDECIDED
@@ -341,11 +364,18 @@ def _is_nan(value: Scalar) -> bool:
 
 def _expected(kind: Kind) -> str:
     return {
-        Kind.INT: "a number", Kind.FLOAT: "a number", Kind.DOUBLE: "a number", Kind.DECIMAL: "a number",
-        Kind.BOOLEAN: "true or false", Kind.DATE: "a date such as 2026-01-31", Kind.TIME: "a time such as 12:34:56",
+        Kind.INT: "a number",
+        Kind.FLOAT: "a number",
+        Kind.DOUBLE: "a number",
+        Kind.DECIMAL: "a number",
+        Kind.BOOLEAN: "true or false",
+        Kind.DATE: "a date such as 2026-01-31",
+        Kind.TIME: "a time such as 12:34:56",
         Kind.TIMESTAMP: "a time without a zone such as 2026-01-31T12:34:56",
-        Kind.TIMESTAMPTZ: "an instant such as 2026-01-31T12:34:56Z", Kind.BINARY: "base64", Kind.UUID: "a UUID",
-    }.get(kind, "text")  # fmt: skip
+        Kind.TIMESTAMPTZ: "an instant such as 2026-01-31T12:34:56Z",
+        Kind.BINARY: "base64",
+        Kind.UUID: "a UUID",
+    }.get(kind, "text")
 
 
 # Facts of one column.

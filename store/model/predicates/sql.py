@@ -52,9 +52,7 @@ def _sql(node: Node, fields: Mapping[str, pa.Field], column_sql: Callable[[str],
     return _leaf_sql(leaf, column_sql(leaf.field.name), parameters) if leaf else _UNKNOWN_SQL
 
 
-def _bound_sql(
-    by_kind: Mapping[Kind, ResolvedLeaf], column_sql: Callable[[str], str], parameters: list[Any]
-) -> str:  # fmt: skip
+def _bound_sql(by_kind: Mapping[Kind, ResolvedLeaf], column_sql: Callable[[str], str], parameters: list[Any]) -> str:
     type_sql = column_sql(TYPE_COLUMN)
     cases = [
         f"WHEN {kind_sql(kind, type_sql)} THEN {key_sql(leaf, KEYS[kind], column_sql(leaf.field.name), parameters)}"

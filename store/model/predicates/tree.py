@@ -176,8 +176,10 @@ class _Parser:
             self._spend(NODES_PER_BOUND - 1, where)
         for i, value in enumerate(values):
             if not isinstance(value, str | int | float | Decimal | None):
-                raise InvalidArgument(f"{where}: values[{i}]: expected text, a number, a boolean or null, got an "
-                                      f"{_json_kind(value).split()[-1]}")  # fmt: skip
+                raise InvalidArgument(
+                    f"{where}: values[{i}]: expected text, a number, a boolean or null, got an "
+                    f"{_json_kind(value).split()[-1]}"
+                )
             self._bytes += _size(value)
         if self._bytes > MAX_LITERAL_BYTES:
             raise InvalidArgument(f"{where}: values: more than {MAX_LITERAL_BYTES} bytes of literals")
@@ -328,9 +330,11 @@ def check(node: Node | None, schema: pa.Schema) -> None:
         for value in leaf.values:
             if not is_readable(value, field.type):
                 raise BadLiteral(
-                    field.name, f"a literal cannot be read as {field.type}", expected=_kind_of(field.type),
+                    field.name,
+                    f"a literal cannot be read as {field.type}",
+                    expected=_kind_of(field.type),
                     actual=str(_cut(value)),
-                )  # fmt: skip
+                )
 
 
 class BadLiteral(InvalidField):

@@ -42,9 +42,13 @@ _MAX_DELTA: Final = 15
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)
     for prime in (
-        0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5,
+        0x9E3779B185EBCA87,
+        0xC2B2AE3D27D4EB4F,
+        0x165667B19E3779F9,
+        0x85EBCA77C2B2AE63,
+        0x27D4EB2F165667C5,
     )
-)  # fmt: skip
+)
 _LANES: Final = (0x60EA27EEADC0B5D6, int(_P2), 0, 0x61C8864E7A143579)  # _P1 + _P2, _P2, 0, -_P1
 _WIDTH_64: Final = 18  # digits of a decimal that fit 64 bits
 
@@ -115,10 +119,15 @@ class HyperLogLog:
         over = np.flatnonzero(deltas > _MAX_DELTA)
         low = np.minimum(deltas, _MAX_DELTA)
         packed = (low[0::2] << np.uint8(4)) | low[1::2]
-        return b"".join([
-            bytes([_DENSE, PRECISION, baseline]), packed.tobytes(), len(over).to_bytes(2, "little"),
-            over.astype("<u2").tobytes(), (deltas[over] - np.uint8(_MAX_DELTA)).tobytes(),
-        ])  # fmt: skip
+        return b"".join(
+            [
+                bytes([_DENSE, PRECISION, baseline]),
+                packed.tobytes(),
+                len(over).to_bytes(2, "little"),
+                over.astype("<u2").tobytes(),
+                (deltas[over] - np.uint8(_MAX_DELTA)).tobytes(),
+            ]
+        )
 
 
 def estimate(data: bytes) -> float:
@@ -183,9 +192,11 @@ def hash_values(values: pa.Array, logical_type: str) -> Hashes:
             return hash_longs(np.where(np.isnan(doubles), np.int64(0x7FF8000000000000), doubles.view(np.int64)))
         case Kind.DECIMAL:
             words = _words(values)
-            return hash_longs(words[:, 0]) if (type.precision or 0) <= _WIDTH_64 else (
-                hash_longs(words[:, 1]) ^ hash_longs(words[:, 0])
-            )  # fmt: skip
+            return (
+                hash_longs(words[:, 0])
+                if (type.precision or 0) <= _WIDTH_64
+                else (hash_longs(words[:, 1]) ^ hash_longs(words[:, 0]))
+            )
         case Kind.DATE:
             return hash_longs(values.cast(pa.int32()).to_numpy().astype(np.int64))
         case Kind.TIMESTAMPTZ:
@@ -194,10 +205,20 @@ def hash_values(values: pa.Array, logical_type: str) -> Hashes:
             return hash_longs(values.cast(pa.int64()).to_numpy())
 
 
-_HASHED: Final = frozenset({
-    Kind.BOOLEAN, Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.STRING, Kind.BINARY, Kind.DATE, Kind.TIMESTAMP,
-    Kind.TIMESTAMPTZ,
-})  # fmt: skip
+_HASHED: Final = frozenset(
+    {
+        Kind.BOOLEAN,
+        Kind.INT,
+        Kind.FLOAT,
+        Kind.DOUBLE,
+        Kind.DECIMAL,
+        Kind.STRING,
+        Kind.BINARY,
+        Kind.DATE,
+        Kind.TIMESTAMP,
+        Kind.TIMESTAMPTZ,
+    }
+)
 
 
 def hash_longs(values: npt.NDArray[np.int64]) -> Hashes:

@@ -15,8 +15,18 @@ from store.model.logical_types import LogicalType
 from store.model.sketches import murmur3
 
 LIMIT = 10**76 - 1
-EDGES = [0, -1, LIMIT, -LIMIT, *(sign * 2**bits + more for bits in (7, 8, 63, 64, 127, 128, 191, 192, 251)
-                                for sign in (1, -1) for more in (-1, 0, 1))]  # fmt: skip
+EDGES = [
+    0,
+    -1,
+    LIMIT,
+    -LIMIT,
+    *(
+        sign * 2**bits + more
+        for bits in (7, 8, 63, 64, 127, 128, 191, 192, 251)
+        for sign in (1, -1)
+        for more in (-1, 0, 1)
+    ),
+]
 NUMBERS = st.lists(st.one_of(st.sampled_from(EDGES), st.integers(-LIMIT, LIMIT)), min_size=1, max_size=30)
 EXACT = Context(prec=80)
 

@@ -33,8 +33,13 @@ def found(path, rows: pa.Table):
 @given(TUPLES)
 def test_degrees_of_exact_sketches_follow_the_definition(tmp_path_factory, rows):
     path = tmp_path_factory.getbasetemp() / "tuples.parquet"
-    table = pa.table({"a": pa.array([row[0] for row in rows], pa.int64()), "b": pa.array([row[1] for row in rows],
-                      pa.string()), "c": pa.array([row[2] for row in rows], pa.float64())})  # fmt: skip
+    table = pa.table(
+        {
+            "a": pa.array([row[0] for row in rows], pa.int64()),
+            "b": pa.array([row[1] for row in rows], pa.string()),
+            "c": pa.array([row[2] for row in rows], pa.float64()),
+        }
+    )
     result = found(path, table)
     for place, column_id in enumerate(IDS if rows else ()):
         one = result[column_id]

@@ -54,7 +54,7 @@ COLUMNS = {
     "TIME": (pa.time64("us"), [dt.time(23, 59, 59, 1), dt.time(0), None], 8),
     "TIMESTAMP": (pa.timestamp("us"), [dt.datetime(1969, 12, 31, 23, 59, 59, 250_000), dt.datetime(2026, 1, 1)], 8),
     "TIMESTAMPTZ": (pa.timestamp("us", "UTC"), [dt.datetime(2026, 1, 1, tzinfo=UTC), None], 8),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -175,8 +175,13 @@ def test_json_has_no_bounds_and_an_array_only_counts():
 
 
 def test_constant_with_a_count_equals_its_repeated_values():
-    for values, text in ((pa.array([7]), "INT"), (pa.array(["x"]), "STRING"), (pa.array([math.nan]), "DOUBLE"),
-                         (pa.array([True]), "BOOLEAN"), (pa.nulls(1, pa.string()), "STRING")):  # fmt: skip
+    for values, text in (
+        (pa.array([7]), "INT"),
+        (pa.array(["x"]), "STRING"),
+        (pa.array([math.nan]), "DOUBLE"),
+        (pa.array([True]), "BOOLEAN"),
+        (pa.nulls(1, pa.string()), "STRING"),
+    ):
         repeated = pa.chunked_array([values.take(pa.array([0] * 1000))])
         assert summarise(values, text, times=1000) == summarise(repeated, text)
 
@@ -315,8 +320,10 @@ def test_nanoseconds_are_counted_before_bounds_are_rounded():
 
 
 def test_whole_microseconds_hash_alike_from_any_unit():
-    of = [summarise(pa.array([1_000_000 * n for n in ticks], pa.timestamp(unit)), "TIMESTAMP").theta
-          for unit, ticks in (("us", [1, 2]), ("ns", [1000, 2000]))]  # fmt: skip
+    of = [
+        summarise(pa.array([1_000_000 * n for n in ticks], pa.timestamp(unit)), "TIMESTAMP").theta
+        for unit, ticks in (("us", [1, 2]), ("ns", [1000, 2000]))
+    ]
     assert of[0] == of[1]
 
 
@@ -350,8 +357,9 @@ def test_rounded_bounds_enclose_nanoseconds(ticks, precision):
 
 
 def test_row_hashes_distinguish_nanoseconds():
-    hashes, _ = kernels.row_hashes(pa.chunked_array([pa.array([5001, 5002], pa.timestamp("ns"))]),
-                                   logical_types.parse("TIMESTAMP"))  # fmt: skip
+    hashes, _ = kernels.row_hashes(
+        pa.chunked_array([pa.array([5001, 5002], pa.timestamp("ns"))]), logical_types.parse("TIMESTAMP")
+    )
     assert hashes[0] != hashes[1]
 
 

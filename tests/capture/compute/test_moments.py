@@ -67,8 +67,9 @@ def test_large_values_do_not_overflow():
     assert merge([(3, mean, deviation), (1, 1e308, None)])[0] == pytest.approx(5.5e307)
 
 
-@pytest.mark.parametrize(("values", "mean"), [([math.inf, 1.0], math.inf), ([-math.inf, 1.0], -math.inf),
-                                              ([math.inf, -math.inf], None)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "mean"), [([math.inf, 1.0], math.inf), ([-math.inf, 1.0], -math.inf), ([math.inf, -math.inf], None)]
+)
 def test_mean_of_infinities_is_infinite_or_unknown(values, mean):
     assert moments_of(values) == (mean, None)
     assert merge([(1, value, None) for value in values]) == (mean, None)
@@ -85,12 +86,20 @@ def table_moments(values: list[int | Decimal], type_: pa.DataType, lt: str, time
     return partial.mean, partial.stddev
 
 
-@pytest.mark.parametrize(("first", "type_", "lt"), [
-    (2**62, pa.int64(), "BIGINT"), (-(2**63), pa.int64(), "BIGINT"), (2**53 + 1, pa.int64(), "BIGINT"),
-    (10**17, pa.decimal128(18, 0), "DECIMAL(18,0)"), (10**37, pa.decimal128(38, 0), "DECIMAL(38,0)"),
-    (10**50, pa.decimal256(60, 0), "DECIMAL(60,0)"), (2**192 - 500, pa.decimal256(60, 0), "DECIMAL(60,0)"),
-    (-(10**37) - 500, pa.decimal128(38, 0), "DECIMAL(38,0)"), (2**64 - 500, pa.decimal128(38, 0), "DECIMAL(38,0)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "type_", "lt"),
+    [
+        (2**62, pa.int64(), "BIGINT"),
+        (-(2**63), pa.int64(), "BIGINT"),
+        (2**53 + 1, pa.int64(), "BIGINT"),
+        (10**17, pa.decimal128(18, 0), "DECIMAL(18,0)"),
+        (10**37, pa.decimal128(38, 0), "DECIMAL(38,0)"),
+        (10**50, pa.decimal256(60, 0), "DECIMAL(60,0)"),
+        (2**192 - 500, pa.decimal256(60, 0), "DECIMAL(60,0)"),
+        (-(10**37) - 500, pa.decimal128(38, 0), "DECIMAL(38,0)"),
+        (2**64 - 500, pa.decimal128(38, 0), "DECIMAL(38,0)"),
+    ],
+)
 def test_values_that_doubles_cannot_tell_apart_have_a_precise_deviation(first, type_, lt):
     of = int if lt == "BIGINT" else Decimal
     mean, deviation = table_moments([of(first + n) for n in range(1000)], type_, lt)

@@ -13,8 +13,11 @@ from capture.compute.file_scan import Work
 from capture.connectors.spi import ScanColumn, ScanTask
 
 ROWS, GROUP = 1000, 100
-COLUMNS = (ScanColumn(1, "id", "INT", "id"), ScanColumn(2, "word", "STRING", "word"),
-           ScanColumn(3, "day", "STRING", constant=pa.array(["x"])))  # fmt: skip
+COLUMNS = (
+    ScanColumn(1, "id", "INT", "id"),
+    ScanColumn(2, "word", "STRING", "word"),
+    ScanColumn(3, "day", "STRING", constant=pa.array(["x"])),
+)
 WORK = Work((1, 2, 3), ((1, 2),))
 
 
@@ -43,9 +46,15 @@ def test_pieces_are_consecutive_row_groups(task):
     assert groups(pieces.divided(chosen)) == [[1, 2], [8, 9]]
 
 
-@pytest.mark.parametrize("change", [
-    {"row_count": 250}, {"reader": "lance"}, {"location": "/nowhere"}, {"arguments": {"row_groups": [3]}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"row_count": 250},
+        {"reader": "lance"},
+        {"location": "/nowhere"},
+        {"arguments": {"row_groups": [3]}},
+    ],
+)
 def test_other_tasks_stay_whole(task, change):
     other = replace(task, **change)
     assert pieces.divided(other) == [other]

@@ -124,8 +124,18 @@ def test_missing_file_stays_a_task_for_the_scan(files, tmp_path):
 
 
 def test_task_reads_its_row_groups_without_deleted_rows(files):
-    task = ScanTask("parquet", "t/2", files[2].location, 67, 1, files[2].columns, "v", {}, pa.array([0, 25, 61]),
-                    arguments={"row_groups": [2, 6]})  # fmt: skip
+    task = ScanTask(
+        "parquet",
+        "t/2",
+        files[2].location,
+        67,
+        1,
+        files[2].columns,
+        "v",
+        {},
+        pa.array([0, 25, 61]),
+        arguments={"row_groups": [2, 6]},
+    )
     reader = tasks.open_task(task)
     (found,) = reader.columns(task.columns)
     assert found.values.to_pylist() == [200 + i for i in (*range(20, 30), *range(60, 70)) if i not in (25, 61)]
@@ -187,10 +197,18 @@ def test_record_of_a_sample_is_labelled(table, method):
     assert (result.attributes["rows_read"], result.attributes["files"]) == (320, FILES)
     row = column(sink, "w")
     expected = {
-        "completeness": "PARTIAL", "rows_scanned": 320, "row_groups_sampled": 16, "row_count": ROWS, "null_count": 160,
-        "confidence_level": 0.95, "ndv_exact": False, "min": "w1", "max": "w9", "min_is_exact": True,
+        "completeness": "PARTIAL",
+        "rows_scanned": 320,
+        "row_groups_sampled": 16,
+        "row_count": ROWS,
+        "null_count": 160,
+        "confidence_level": 0.95,
+        "ndv_exact": False,
+        "min": "w1",
+        "max": "w9",
+        "min_is_exact": True,
         "max_is_exact": True,
-    }  # fmt: skip
+    }
     assert {name: row[name] for name in expected} == expected
     assert row["files_scanned"] == result.attributes["files_read"] <= FILES
     assert row["ndv_lower"] <= 36 <= row["ndv_upper"]
@@ -229,9 +247,16 @@ def test_ndv_estimate_is_at_most_its_upper_limit():
     assert row["ndv_lower"] <= row["ndv"] <= row["ndv_upper"] <= 9
 
 
-@pytest.mark.parametrize(("seen", "rows_seen", "rows", "expected"), [
-    (0, 0, 0, 0), (1, 100, 1000, 1), (10, 1000, 100_000, 10), (100, 100, 2000, 2000), (632, 1000, 10**6, 1000),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seen", "rows_seen", "rows", "expected"),
+    [
+        (0, 0, 0, 0),
+        (1, 100, 1000, 1),
+        (10, 1000, 100_000, 10),
+        (100, 100, 2000, 2000),
+        (632, 1000, 10**6, 1000),
+    ],
+)
 def test_distinct_values_of_a_sample_are_scaled(seen, rows_seen, rows, expected):
     assert _scaled(seen, rows_seen, rows) == pytest.approx(expected, rel=0.01)
 
@@ -271,9 +296,14 @@ def test_default_sample_is_a_tenth(table, method):
     assert result.attributes["rows_read"] == ROWS / 10
 
 
-@pytest.mark.parametrize(("method", "budget"), [
-    (RANDOM, Budget(max_rows=ROWS)), (GUIDED, Budget(max_bytes=1 << 30)), (RANDOM, Budget(max_seconds=600.0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "budget"),
+    [
+        (RANDOM, Budget(max_rows=ROWS)),
+        (GUIDED, Budget(max_bytes=1 << 30)),
+        (RANDOM, Budget(max_seconds=600.0)),
+    ],
+)
 def test_sample_of_all_rows_equals_a_full_capture(table, method, budget):
     result, sink = capture(table, method, budget)
     assert result.attributes["sample"]["ended_by"] is None
@@ -283,8 +313,14 @@ def test_sample_of_all_rows_equals_a_full_capture(table, method, budget):
         both = [{k: v for k, v in column(s, name).items() if k not in times} for s in (sink, whole)]
         assert both[0] == both[1]
     # the unions that a later capture reuses, identified by the listing of their files
-    unions = [[(r["column_id"], r["data"], r["params"]) for r in s.rows("stats.sketches")
-               if (r["role"], r["target_kind"]) == ("NDV", "COLUMN")] for s in (sink, whole)]  # fmt: skip
+    unions = [
+        [
+            (r["column_id"], r["data"], r["params"])
+            for r in s.rows("stats.sketches")
+            if (r["role"], r["target_kind"]) == ("NDV", "COLUMN")
+        ]
+        for s in (sink, whole)
+    ]
     assert unions[0] == unions[1] != []
 
 
@@ -299,8 +335,10 @@ def test_sample_ended_by_time_keeps_the_rows_read(table, method):
 
 def test_sample_ends_at_the_first_limit_reached(table):
     for budget, ended_by in (
-        (Budget(100, 1, None), "bytes"), (Budget(100, 10**9, 600.0), "rows"), (Budget(100, 10**9, 1e-6), "seconds"),
-    ):  # fmt: skip
+        (Budget(100, 1, None), "bytes"),
+        (Budget(100, 10**9, 600.0), "rows"),
+        (Budget(100, 10**9, 1e-6), "seconds"),
+    ):
         result, _ = capture(table, RANDOM, budget)
         assert result.attributes["sample"]["ended_by"] == ended_by
 

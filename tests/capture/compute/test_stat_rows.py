@@ -27,9 +27,11 @@ def test_all_null_tuple_of_a_column_group_is_not_a_value(kind, nulls, ndv):
 
 
 @given(
-    st.lists(st.sampled_from([None, float("nan"), 1.0, 2.0]), min_size=1, max_size=30), st.integers(0, 100),
-    st.none() | st.integers(0, 130), st.integers(0, 2),
-)  # fmt: skip
+    st.lists(st.sampled_from([None, float("nan"), 1.0, 2.0]), min_size=1, max_size=30),
+    st.integers(0, 100),
+    st.none() | st.integers(0, 130),
+    st.integers(0, 2),
+)
 def test_counts_of_a_sample_add_up_and_are_accepted(values, unread, known_nulls, groups):
     """Whatever metadata says of the nulls, in a sample and in what is left of a capture with failed files."""
     part = summarise(pa.chunked_array([pa.array(values, pa.float64())]), logical_types.parse("DOUBLE"))

@@ -133,9 +133,11 @@ class ConnectorContract:
             truth.namespace, truth.name, target_snapshot_ids=frozenset({current})
         ).snapshots
         given = {
-            "metadata_location": table.metadata_location, "format_schema": table.format_schema,
-            "manifest_list": newest.manifest_list, "summary": newest.summary,
-        }  # fmt: skip
+            "metadata_location": table.metadata_location,
+            "format_schema": table.format_schema,
+            "manifest_list": newest.manifest_list,
+            "summary": newest.summary,
+        }
         assert {name for name, value in given.items() if value is not None} == self.metadata
         for name in self.metadata & {"metadata_location", "manifest_list"}:
             assert Path(given[name].removeprefix("file://")).is_file(), given[name]

@@ -33,10 +33,12 @@ from capture.publishers.iceberg import IcebergPublisher
 from capture.publishers.publishing import publish
 from capture.publishers.spi import ColumnStatistics, Destination, Publication, TableStatistics
 
-POSITION_SCHEMA = pa.schema([
-    pa.field("file_path", pa.string(), False, {b"PARQUET:field_id": b"2147483546"}),
-    pa.field("pos", pa.int64(), False, {b"PARQUET:field_id": b"2147483545"}),
-])  # fmt: skip
+POSITION_SCHEMA = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, {b"PARQUET:field_id": b"2147483546"}),
+        pa.field("pos", pa.int64(), False, {b"PARQUET:field_id": b"2147483545"}),
+    ]
+)
 
 
 def make_catalog(root: Path) -> SqlCatalog:
@@ -82,10 +84,15 @@ def position_deletes(table: Table, rows: list[tuple[str, int]], partition: Recor
 def equality_deletes(table: Table, keys: dict[str, list[Any]], partition: Record | None = None) -> DataFile:
     fields = [table.schema().find_field(name) for name in keys]
     arrow = table.schema().as_arrow()
-    deleted = pa.table(list(keys.values()), pa.schema([
-        pa.field(f.name, arrow.field(f.name).type, True, {b"PARQUET:field_id": str(f.field_id).encode()})
-        for f in fields
-    ]))  # fmt: skip
+    deleted = pa.table(
+        list(keys.values()),
+        pa.schema(
+            [
+                pa.field(f.name, arrow.field(f.name).type, True, {b"PARQUET:field_id": str(f.field_id).encode()})
+                for f in fields
+            ]
+        ),
+    )
     ids = [field.field_id for field in fields]
     return _delete_file(table, deleted, DataFileContent.EQUALITY_DELETES, partition, equality_ids=ids)
 
@@ -146,11 +153,17 @@ def commit_deletes(table: Table, *files: DataFile, spec_id: int | None = None, f
     )
     with out as listed:
         listed.add_manifests([*manifests, deletes])
-    document["snapshots"].append({
-        "snapshot-id": snapshot_id, "parent-snapshot-id": current["snapshot-id"], "sequence-number": sequence,
-        "timestamp-ms": current["timestamp-ms"] + 1, "manifest-list": manifest_list,
-        "summary": {"operation": "delete"}, "schema-id": current["schema-id"],
-    })  # fmt: skip
+    document["snapshots"].append(
+        {
+            "snapshot-id": snapshot_id,
+            "parent-snapshot-id": current["snapshot-id"],
+            "sequence-number": sequence,
+            "timestamp-ms": current["timestamp-ms"] + 1,
+            "manifest-list": manifest_list,
+            "summary": {"operation": "delete"},
+            "schema-id": current["schema-id"],
+        }
+    )
     document["snapshot-log"].append({"snapshot-id": snapshot_id, "timestamp-ms": current["timestamp-ms"] + 1})
     document |= {"current-snapshot-id": snapshot_id, "last-sequence-number": sequence, "format-version": format_version}
     document["refs"]["main"]["snapshot-id"] = snapshot_id

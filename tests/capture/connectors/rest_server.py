@@ -193,8 +193,9 @@ class Handler(BaseHTTPRequestHandler):
     def _create(self, namespace: tuple[str, ...], body: dict) -> dict:
         from pyiceberg.schema import Schema
 
-        table = self.catalog.create_table((*namespace, body["name"]), Schema.model_validate(body["schema"]),
-                                          properties=body.get("properties") or {})  # fmt: skip
+        table = self.catalog.create_table(
+            (*namespace, body["name"]), Schema.model_validate(body["schema"]), properties=body.get("properties") or {}
+        )
         return _loaded(table)
 
     def _commit(self, identifier: tuple[str, ...], body: dict) -> dict:

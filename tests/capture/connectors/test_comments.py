@@ -17,10 +17,19 @@ SPARK = {
     "type": "struct",
     "fields": [
         {"name": "id", "type": "long", "nullable": True, "metadata": {"comment": "its number"}},
-        {"name": "who", "nullable": True, "metadata": {}, "type": {"type": "struct", "fields": [
-            {"name": "name", "type": "string", "nullable": True, "metadata": {"comment": "as in the passport"}}]}},
+        {
+            "name": "who",
+            "nullable": True,
+            "metadata": {},
+            "type": {
+                "type": "struct",
+                "fields": [
+                    {"name": "name", "type": "string", "nullable": True, "metadata": {"comment": "as in the passport"}}
+                ],
+            },
+        },
     ],
-}  # fmt: skip
+}
 COMMENTS = {"id": "its number", "who.name": "as in the passport"}
 
 
@@ -51,8 +60,14 @@ def test_iceberg(tmp_path):
     catalog = built.make_catalog(tmp_path)
     catalog.create_namespace("db")
     catalog.create_table("db.t", schema, properties={"comment": "people"})
-    connector = open_connector(ConnectorConfig("c", "iceberg", f"sqlite:///{tmp_path / 'catalog.db'}", {
-        "type": "sql", "name": "lake", "warehouse": f"file://{tmp_path / 'warehouse'}"}))  # fmt: skip
+    connector = open_connector(
+        ConnectorConfig(
+            "c",
+            "iceberg",
+            f"sqlite:///{tmp_path / 'catalog.db'}",
+            {"type": "sql", "name": "lake", "warehouse": f"file://{tmp_path / 'warehouse'}"},
+        )
+    )
     found = look_at_table(connector, "db", "t")
     connector.close()
     assert (found["description"], found["comments"]) == ("people", COMMENTS)

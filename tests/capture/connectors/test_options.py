@@ -26,10 +26,15 @@ def test_unknown_options_are_refused_with_the_nearest_name():
 
 @pytest.mark.parametrize(
     ("format", "wrong", "right"),
-    [("delta", "AWS_REGON", "aws_region"), ("parquet", "s3.endpont", "s3.endpoint"),
-     ("iceberg", "s3.acces-key-id", "s3.access-key-id"), ("lance", "azure_storage_acount_name", "azure_account_name"),
-     ("iceberg", "adls.sas_tokn", "adls.sas-token"), ("delta", "google_service_acount", "google_service_account")],
-)  # fmt: skip
+    [
+        ("delta", "AWS_REGON", "aws_region"),
+        ("parquet", "s3.endpont", "s3.endpoint"),
+        ("iceberg", "s3.acces-key-id", "s3.access-key-id"),
+        ("lance", "azure_storage_acount_name", "azure_account_name"),
+        ("iceberg", "adls.sas_tokn", "adls.sas-token"),
+        ("delta", "google_service_acount", "google_service_account"),
+    ],
+)
 def test_misspelt_storage_options_are_refused_with_the_right_name(format, wrong, right, tmp_path):
     with pytest.raises(InvalidArgument, match=f'"{wrong}".*did you mean "{right}"'):
         open_connector(ConnectorConfig("c", format, str(tmp_path), {wrong: "hush-value"}))

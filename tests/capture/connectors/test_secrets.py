@@ -9,10 +9,25 @@ from store.model.errors import InvalidArgument
 
 @pytest.mark.parametrize(
     "name",
-    ["aws_secret_access_key", "AWS_ACCESS_KEY_ID", "token", "s3.session-token", "password", "azure_storage_account_key",
-     "sas_token", "credential", "google_service_account", "private_key", "connection_string", "header.x-custom",
-     "header.Authorization", "auth", "auth.basic.password", "auth.oauth2.client_secret"],
-)  # fmt: skip
+    [
+        "aws_secret_access_key",
+        "AWS_ACCESS_KEY_ID",
+        "token",
+        "s3.session-token",
+        "password",
+        "azure_storage_account_key",
+        "sas_token",
+        "credential",
+        "google_service_account",
+        "private_key",
+        "connection_string",
+        "header.x-custom",
+        "header.Authorization",
+        "auth",
+        "auth.basic.password",
+        "auth.oauth2.client_secret",
+    ],
+)
 def test_secret_options_are_masked(name):
     assert mask({name: "hush"}) == {name: MASK}
 

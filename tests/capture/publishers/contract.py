@@ -75,10 +75,19 @@ def _column(values: pa.ChunkedArray, column_id: int, name: str, logical_type: st
     sketch = sketches.ThetaBuilder()
     sketch.update(hash_longs((distinct.cast(pa.int64()) if whole else pa.array(range(len(distinct)))).to_numpy()))
     return ColumnStatistics(
-        column_id, name, logical_type, len(values), values.null_count, None, float(len(pc.unique(known))),
-        *(None if side is None else str(side) for side in (low, high)), *([True if whole else None] * 2),
-        8.0, 8, theta=sketch.serialize(),
-    )  # fmt: skip
+        column_id,
+        name,
+        logical_type,
+        len(values),
+        values.null_count,
+        None,
+        float(len(pc.unique(known))),
+        *(None if side is None else str(side) for side in (low, high)),
+        *([True if whole else None] * 2),
+        8.0,
+        8,
+        theta=sketch.serialize(),
+    )
 
 
 def rows(start: int, stop: int) -> pa.Table:

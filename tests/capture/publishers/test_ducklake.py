@@ -103,19 +103,26 @@ def test_files_and_their_statistics_are_registered(tmp_path, suffix):
     table = built(tmp_path, rows(0, 150), suffix)
     parquet_tables.append(table, rows(150, 250))
     publish(table.publisher())
-    files = read(table, "SELECT path, record_count, row_id_start, file_size_bytes, data_file_id, mapping_id FROM"
-                        " ducklake_data_file ORDER BY row_id_start")  # fmt: skip
+    files = read(
+        table,
+        "SELECT path, record_count, row_id_start, file_size_bytes, data_file_id, mapping_id FROM"
+        " ducklake_data_file ORDER BY row_id_start",
+    )
     assert sum(count for _, count, *_ in files) == 250 and [start for _, _, start, *_ in files] == [0, files[0][1]]
     assert all(Path(path).stat().st_size == size for path, _, _, size, *_ in files)
-    facts = read(table, "SELECT min_value, max_value, value_count, null_count FROM ducklake_file_column_stats JOIN"
-                        " ducklake_data_file USING (data_file_id) JOIN ducklake_column USING (column_id)"
-                        " WHERE column_name = 'label' ORDER BY record_count")  # fmt: skip
+    facts = read(
+        table,
+        "SELECT min_value, max_value, value_count, null_count FROM ducklake_file_column_stats JOIN"
+        " ducklake_data_file USING (data_file_id) JOIN ducklake_column USING (column_id)"
+        " WHERE column_name = 'label' ORDER BY record_count",
+    )
     assert facts == [("l0", "l8", 80, 20), ("l0", "l8", 120, 30)]
     assert read(table, "SELECT record_count, next_row_id FROM ducklake_table_stats") == [(250, 250)]
     ((snapshot, version, next_catalog, next_file),) = read(
-        table, "SELECT snapshot_id, schema_version, next_catalog_id, next_file_id FROM ducklake_snapshot"
+        table,
+        "SELECT snapshot_id, schema_version, next_catalog_id, next_file_id FROM ducklake_snapshot"
         " ORDER BY snapshot_id DESC LIMIT 1",
-    )  # fmt: skip
+    )
     ids = {id for *_, id, _ in files}
     assert (
         (snapshot, version, next_catalog) == (1, 1, 2)
@@ -125,12 +132,17 @@ def test_files_and_their_statistics_are_registered(tmp_path, suffix):
 
 
 def test_bounds_are_texts_that_duckdb_casts(tmp_path):
-    content = pa.table({
-        "f": pa.array([1e10, -0.5]), "n": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
-        "d": pa.array([date(2026, 1, 2), date(1969, 1, 1)]), "b": pa.array([b"x", b"y"]), "t": pa.array([True, False]),
-        "at": pa.array([datetime(2026, 1, 2, 3, 4, 5, 60), None], pa.timestamp("us")),
-        "z": pa.array([datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), None], pa.timestamp("us", "UTC")),
-    })  # fmt: skip
+    content = pa.table(
+        {
+            "f": pa.array([1e10, -0.5]),
+            "n": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
+            "d": pa.array([date(2026, 1, 2), date(1969, 1, 1)]),
+            "b": pa.array([b"x", b"y"]),
+            "t": pa.array([True, False]),
+            "at": pa.array([datetime(2026, 1, 2, 3, 4, 5, 60), None], pa.timestamp("us")),
+            "z": pa.array([datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), None], pa.timestamp("us", "UTC")),
+        }
+    )
     table = built(tmp_path, content, "ducklake")
     statistics = table.statistics()
     assert statistics.file_columns is not None
@@ -139,20 +151,38 @@ def test_bounds_are_texts_that_duckdb_casts(tmp_path):
     for given, low_of_f in ((known, None), (with_nan, -0.5)):
         changed = replace(statistics, file_columns=pa.Table.from_pylist(given, statistics.file_columns.schema))
         publish(table.publisher(changed))
-        facts = {name: (type, low, high) for name, type, low, high in read(
-            table, "SELECT column_name, column_type, min_value, max_value FROM ducklake_file_column_stats"
-            " JOIN ducklake_column USING (column_id)",
-        )}  # fmt: skip
+        facts = {
+            name: (type, low, high)
+            for name, type, low, high in read(
+                table,
+                "SELECT column_name, column_type, min_value, max_value FROM ducklake_file_column_stats"
+                " JOIN ducklake_column USING (column_id)",
+            )
+        }
         types = {name: type for name, (type, _, _) in facts.items()}
-        assert types == {"f": "float64", "n": "decimal(10,2)", "d": "date", "b": "blob", "t": "boolean",
-                         "at": "timestamp", "z": "timestamptz"}  # fmt: skip
+        assert types == {
+            "f": "float64",
+            "n": "decimal(10,2)",
+            "d": "date",
+            "b": "blob",
+            "t": "boolean",
+            "at": "timestamp",
+            "z": "timestamptz",
+        }
         sql = {"float64": "DOUBLE", "decimal(10,2)": "DECIMAL(10,2)"}
         lows = {
             name: duckdb.sql(f"SELECT ?::{sql.get(type, type)}", params=[low]).fetchall()[0][0]
-            for name, (type, low, _) in facts.items() if type != "timestamptz"
-        }  # fmt: skip
-        assert lows == {"f": low_of_f, "n": Decimal("1.5"), "d": date(1969, 1, 1), "b": None, "t": False,
-                        "at": datetime(2026, 1, 2, 3, 4, 5, 60)}  # fmt: skip
+            for name, (type, low, _) in facts.items()
+            if type != "timestamptz"
+        }
+        assert lows == {
+            "f": low_of_f,
+            "n": Decimal("1.5"),
+            "d": date(1969, 1, 1),
+            "b": None,
+            "t": False,
+            "at": datetime(2026, 1, 2, 3, 4, 5, 60),
+        }
         assert facts["z"][1] == "2026-01-02 03:04:05+00"
 
 
@@ -186,8 +216,10 @@ def test_tables_of_others_are_refused(tmp_path):
         assert refused.value.code == "TAKEN"
     other = LakeTable(**{**vars(table), "options": table.options | {"table": "u", "schema": "s"}})
     publish(other.publisher())
-    assert read(table, "SELECT table_name, schema_name FROM ducklake_table JOIN ducklake_schema USING (schema_id)"
-                       " WHERE schema_id > 0") == [("u", "s")]  # fmt: skip
+    assert read(
+        table,
+        "SELECT table_name, schema_name FROM ducklake_table JOIN ducklake_schema USING (schema_id) WHERE schema_id > 0",
+    ) == [("u", "s")]
     same = LakeTable(**{**vars(other), "config": ConnectorConfig("other", "parquet", str(tmp_path))})
     for name in ("u", "U"):  # one table to DuckDB
         same.options["table"] = name
@@ -218,9 +250,10 @@ def test_tables_with_deletes_or_other_files_are_refused(tmp_path):
     whole = statistics.files.to_pylist()[0]
     vector = [{"file_path": "d", "file_content": "DELETION_VECTOR", "content_offset": None, "content_size": None}]
     cases = {
-        "has row-level deletes": {"delete_files": vector}, "ORC": {"file_format": "ORC"},
+        "has row-level deletes": {"delete_files": vector},
+        "ORC": {"file_format": "ORC"},
         "rows or bytes of some files": {"row_count": None},
-    }  # fmt: skip
+    }
     for said, changed in cases.items():
         files = pa.Table.from_pylist([whole | changed], statistics.files.schema)
         with pytest.raises(InvalidArgument, match=said):

@@ -23,8 +23,17 @@ from tests.capture.publishers import parquet_tables
 from tests.capture.publishers.contract import Table, rows
 from tests.capture.publishers.metastore_contract import MetastoreContract
 
-TYPES = {"id": "bigint", "label": "string", "price": "decimal(10,2)", "day": "date", "raw": "binary", "at": "timestamp",
-         "ratio": "double", "flag": "boolean", "list": "array<int>"}  # fmt: skip
+TYPES = {
+    "id": "bigint",
+    "label": "string",
+    "price": "decimal(10,2)",
+    "day": "date",
+    "raw": "binary",
+    "at": "timestamp",
+    "ratio": "double",
+    "flag": "boolean",
+    "list": "array<int>",
+}
 
 
 class Glue(BaseHTTPRequestHandler):
@@ -127,11 +136,17 @@ def test_column_statistics_of_each_type(tmp_path, glue):
     handler, url = glue
     table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(url))
     facts = [
-        ("id", "INT", "-3", "9"), ("label", "STRING", "a", "z"), ("price", "DECIMAL(10,2)", "-1.5", "2.25"),
-        ("day", "DATE", "1970-01-03", "1970-01-04"), ("raw", "BINARY", None, None),
-        ("at", "TIMESTAMPTZ", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"), ("ratio", "DOUBLE", "0", "1.0E7"),
-        ("flag", "BOOLEAN", "false", "true"), ("list", "ARRAY", None, None), ("gone", "INT", "1", "2"),
-    ]  # fmt: skip
+        ("id", "INT", "-3", "9"),
+        ("label", "STRING", "a", "z"),
+        ("price", "DECIMAL(10,2)", "-1.5", "2.25"),
+        ("day", "DATE", "1970-01-03", "1970-01-04"),
+        ("raw", "BINARY", None, None),
+        ("at", "TIMESTAMPTZ", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"),
+        ("ratio", "DOUBLE", "0", "1.0E7"),
+        ("flag", "BOOLEAN", "false", "true"),
+        ("list", "ARRAY", None, None),
+        ("gone", "INT", "1", "2"),
+    ]
     columns = tuple(
         ColumnStatistics(i, name, type, 150, 7, ndv=5.0, min=low, max=high, avg_width_bytes=2.5, max_width_bytes=9)
         for i, (name, type, low, high) in enumerate(facts, 1)
@@ -140,16 +155,22 @@ def test_column_statistics_of_each_type(tmp_path, glue):
     assert set(publication.left_out) == {"flag", "list", "gone"}
     counts = {"NumberOfNulls": 7, "NumberOfDistinctValues": 6}  # null is one, as Athena takes it
     stored = {name: item["StatisticsData"] for name, item in handler.stored.items()}
-    assert stored["id"] == {"Type": "LONG", "LongColumnStatisticsData": counts | {
-        "MinimumValue": -3, "MaximumValue": 9}}  # fmt: skip
-    assert stored["label"] == {"Type": "STRING", "StringColumnStatisticsData": counts | {
-        "MaximumLength": 9, "AverageLength": 2.5}}  # fmt: skip
+    assert stored["id"] == {
+        "Type": "LONG",
+        "LongColumnStatisticsData": counts | {"MinimumValue": -3, "MaximumValue": 9},
+    }
+    assert stored["label"] == {
+        "Type": "STRING",
+        "StringColumnStatisticsData": counts | {"MaximumLength": 9, "AverageLength": 2.5},
+    }
     price = stored["price"]["DecimalColumnStatisticsData"]
     assert price["MinimumValue"] == {"UnscaledValue": base64.b64encode(b"\xf1").decode(), "Scale": 1}
     assert price["MaximumValue"] == {"UnscaledValue": base64.b64encode(b"\x00\xe1").decode(), "Scale": 2}
     assert stored["day"]["DateColumnStatisticsData"]["MinimumValue"] == 2 * 86400
-    assert stored["raw"] == {"Type": "BINARY", "BinaryColumnStatisticsData": {
-        "NumberOfNulls": 7, "MaximumLength": 9, "AverageLength": 2.5}}  # fmt: skip
+    assert stored["raw"] == {
+        "Type": "BINARY",
+        "BinaryColumnStatisticsData": {"NumberOfNulls": 7, "MaximumLength": 9, "AverageLength": 2.5},
+    }
     assert stored["at"] == {"Type": "LONG", "LongColumnStatisticsData": counts}
     assert handler.stored["price"]["ColumnType"] == "decimal(10,2)"
 
@@ -157,14 +178,18 @@ def test_column_statistics_of_each_type(tmp_path, glue):
 def test_columns_with_unknown_required_values_are_left_out(tmp_path, glue):
     table = parquet_tables.built("glue", tmp_path, rows(0, 150), **options(glue[1]))
     columns = (
-        ColumnStatistics(1, "id", "INT", 150, None, ndv=5.0), ColumnStatistics(2, "ratio", "DOUBLE", 150, 0),
-        ColumnStatistics(3, "label", "STRING", 150, 0, ndv=5.0), ColumnStatistics(4, "day", "DATE", 150, 0, ndv=5.0),
-    )  # fmt: skip
+        ColumnStatistics(1, "id", "INT", 150, None, ndv=5.0),
+        ColumnStatistics(2, "ratio", "DOUBLE", 150, 0),
+        ColumnStatistics(3, "label", "STRING", 150, 0, ndv=5.0),
+        ColumnStatistics(4, "day", "DATE", 150, 0, ndv=5.0),
+    )
     publication = publish(table.publisher(table.statistics(columns=columns)))
     assert publication.columns == ("day",)
     assert {name: why.partition(" is not known")[0] for name, why in publication.left_out.items()} == {
-        "id": "the number of nulls", "ratio": "the number of distinct values", "label": "the width",
-    }  # fmt: skip
+        "id": "the number of nulls",
+        "ratio": "the number of distinct values",
+        "label": "the width",
+    }
 
 
 def wide(tmp_path: Path, url: str) -> Table:
@@ -180,12 +205,20 @@ def test_update_calls_have_at_most_25_columns(tmp_path, glue):
 
 @pytest.mark.parametrize(
     "fault",
-    [{"status": 400, "answer": {"__type": "InvalidInputException", "Message": "no"}},
-     {"status": 200, "answer": {"Errors": [
-         {"ColumnStatistics": {"ColumnName": f"c{i}"}, "Error": {"ErrorCode": "X", "ErrorMessage": "no"}}
-         for i in range(25, 50)]}}],
+    [
+        {"status": 400, "answer": {"__type": "InvalidInputException", "Message": "no"}},
+        {
+            "status": 200,
+            "answer": {
+                "Errors": [
+                    {"ColumnStatistics": {"ColumnName": f"c{i}"}, "Error": {"ErrorCode": "X", "ErrorMessage": "no"}}
+                    for i in range(25, 50)
+                ]
+            },
+        },
+    ],
     ids=["refused", "errors"],
-)  # fmt: skip
+)
 def test_failure_of_a_later_call_leaves_the_old_state(tmp_path, glue, fault):
     handler, url = glue
     table = wide(tmp_path, url)

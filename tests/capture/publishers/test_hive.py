@@ -119,9 +119,13 @@ def test_column_statistics_of_each_type(tmp_path, metastore):
     store, uri = metastore
     table = parquet_tables.built("hive", tmp_path, rows(0, 150), uri=uri)
     facts = [
-        ("id", "INT", "-3", "9"), ("label", "STRING", "a", "z"), ("price", "DECIMAL(10,2)", "-1.5", "2.25"),
-        ("day", "DATE", "1969-12-31", "1970-01-04"), ("raw", "BINARY", None, None), ("ratio", "DOUBLE", "0", "1.0E7"),
-    ]  # fmt: skip
+        ("id", "INT", "-3", "9"),
+        ("label", "STRING", "a", "z"),
+        ("price", "DECIMAL(10,2)", "-1.5", "2.25"),
+        ("day", "DATE", "1969-12-31", "1970-01-04"),
+        ("raw", "BINARY", None, None),
+        ("ratio", "DOUBLE", "0", "1.0E7"),
+    ]
     columns = tuple(
         ColumnStatistics(i, name, type, 150, 7, ndv=5.0, min=low, max=high, avg_width_bytes=2.5, max_width_bytes=9)
         for i, (name, type, low, high) in enumerate(facts, 1)

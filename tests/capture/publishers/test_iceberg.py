@@ -270,8 +270,15 @@ def test_blobs_of_unknown_types_are_carried_over():
     path = location.with_name("foreign.stats")
     path.write_bytes(content)
     entry |= {"statistics-path": str(path), "file-size-in-bytes": len(content), "file-footer-size-in-bytes": footer}
-    entry["blob-metadata"] = [{"type": foreign.type, "snapshot-id": entry["snapshot-id"], "sequence-number": 1,
-                               "fields": [1], "properties": {"unit": "byte"}}]  # fmt: skip
+    entry["blob-metadata"] = [
+        {
+            "type": foreign.type,
+            "snapshot-id": entry["snapshot-id"],
+            "sequence-number": 1,
+            "fields": [1],
+            "properties": {"unit": "byte"},
+        }
+    ]
     location.write_text(json.dumps(document))
     statistics = table.statistics()
     publish(table.publisher(statistics))

@@ -45,9 +45,14 @@ def test_publication_has_the_keys_of_the_format(tmp_path):
     assert (found.pop("version"), found.pop("computedAtVersion"), found.pop("numRows")) == ("1", "2", "150")
     assert found.pop("computedAt").endswith("Z") and len(found.pop("schemaHash")) == 64
     assert {n: v for n, v in found.items() if n.startswith("column.id.")} == {
-        "column.id.version": "2", "column.id.min": "0", "column.id.max": "149", "column.id.nullCount": "0",
-        "column.id.distinctCount": "150", "column.id.avgLen": "8", "column.id.maxLen": "8",
-    }  # fmt: skip
+        "column.id.version": "2",
+        "column.id.min": "0",
+        "column.id.max": "149",
+        "column.id.nullCount": "0",
+        "column.id.distinctCount": "150",
+        "column.id.avgLen": "8",
+        "column.id.maxLen": "8",
+    }
     assert "column.label.min" not in found
 
 

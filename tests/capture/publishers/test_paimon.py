@@ -75,13 +75,23 @@ def test_publication_is_an_analyze_snapshot_with_statistics_and_sketches(tmp_pat
     document = json.loads((table.path / "statistics" / snapshot["statistics"]).read_text())
     blobs = document.pop("blobMetadata")
     assert document == {
-        "snapshotId": 1, "schemaId": 0, "mergedRecordCount": 150, "mergedRecordSize": 4000,
+        "snapshotId": 1,
+        "schemaId": 0,
+        "mergedRecordCount": 150,
+        "mergedRecordSize": 4000,
         "colStats": {
-            "id": {"colId": 0, "distinctCount": 150, "min": "0", "max": "149", "nullCount": 0, "avgLen": 8,
-                   "maxLen": 8},
+            "id": {
+                "colId": 0,
+                "distinctCount": 150,
+                "min": "0",
+                "max": "149",
+                "nullCount": 0,
+                "avgLen": 8,
+                "maxLen": 8,
+            },
             "label": {"colId": 1, "distinctCount": 9, "nullCount": 30, "avgLen": 8, "maxLen": 8},
         },
-    }  # fmt: skip
+    }
     sidecar = (table.path / "statistics" / blobs[0]["fileLocation"]).read_bytes()
     length, magic = struct.unpack("<ii", sidecar[-8:])
     assert magic == 0x53544331 and json.loads(sidecar[-8 - length : -8]) == {"version": 1, "blobs": blobs}
@@ -160,14 +170,21 @@ def test_files_of_a_killed_publication_are_removed_later(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("type", "text", "spark", "paimon"),
     [
-        ("INT", "-5", "-5", "-5"), ("DOUBLE", "1.0E7", "1.0E7", "1.0E7"), ("BOOLEAN", "true", "true", "true"),
-        ("DECIMAL(10,2)", "1.5", "1.5", "1.5"), ("DATE", "1970-01-02", "1970-01-02", "1"),
-        ("DATE", "1969-12-31", "1969-12-31", "-1"), ("STRING", "x", None, None), ("BINARY", "eA==", None, None),
+        ("INT", "-5", "-5", "-5"),
+        ("DOUBLE", "1.0E7", "1.0E7", "1.0E7"),
+        ("BOOLEAN", "true", "true", "true"),
+        ("DECIMAL(10,2)", "1.5", "1.5", "1.5"),
+        ("DATE", "1970-01-02", "1970-01-02", "1"),
+        ("DATE", "1969-12-31", "1969-12-31", "-1"),
+        ("STRING", "x", None, None),
+        ("BINARY", "eA==", None, None),
         ("TIMESTAMP", "2026-01-02T03:04:05.5", None, "2026-01-02 03:04:05.500000"),
-        ("TIMESTAMPTZ", "2026-01-02T03:04:05.120Z", "2026-01-02 03:04:05.120000", None), ("INT", None, None, None),
-        ("TIME", "03:04:05", None, None), ("UUID", "00000000-0000-0000-0000-000000000000", None, None),
+        ("TIMESTAMPTZ", "2026-01-02T03:04:05.120Z", "2026-01-02 03:04:05.120000", None),
+        ("INT", None, None, None),
+        ("TIME", "03:04:05", None, None),
+        ("UUID", "00000000-0000-0000-0000-000000000000", None, None),
     ],
-)  # fmt: skip
+)
 def test_bounds_are_formatted_as_spark_and_paimon_write_them(type, text, spark, paimon):
     assert (spark_bound(text, type), paimon_bound(text, type)) == (spark, paimon)
 

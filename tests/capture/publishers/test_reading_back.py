@@ -71,9 +71,13 @@ def analyzed_by_hive(store: Any, at: int = LONG_AGO + 100, rows: int = 150) -> N
 def analyzed_by_spark(lake: Path, rows: int = 150) -> dict[str, str]:
     size = sum(file.stat().st_size for file in (lake / "t").iterdir())
     prefix = "spark.sql.statistics."
-    return {f"{prefix}numRows": str(rows), f"{prefix}totalSize": str(size),
-            f"{prefix}colStats.label.version": "2", f"{prefix}colStats.label.distinctCount": "5",
-            "transient_lastDdlTime": str(LONG_AGO + 100)}  # fmt: skip
+    return {
+        f"{prefix}numRows": str(rows),
+        f"{prefix}totalSize": str(size),
+        f"{prefix}colStats.label.version": "2",
+        f"{prefix}colStats.label.distinctCount": "5",
+        "transient_lastDdlTime": str(LONG_AGO + 100),
+    }
 
 
 def test_statistics_of_hive_and_spark_are_read_from_one_metastore(lake, metastore):
@@ -109,9 +113,11 @@ def test_statistics_are_read_from_glue(lake, glue):
     home = {f"statistics_from.glue.{name}": value for name, value in options(url).items()}
     counts = {"NumberOfNulls": 3, "NumberOfDistinctValues": 78}
     handler.stored["id"] = {
-        "ColumnName": "id", "ColumnType": "bigint", "AnalyzedTime": LONG_AGO + 100,
+        "ColumnName": "id",
+        "ColumnType": "bigint",
+        "AnalyzedTime": LONG_AGO + 100,
         "StatisticsData": {"Type": "LONG", "LongColumnStatisticsData": counts},
-    }  # fmt: skip
+    }
     _, detail, _ = captured(lake, statistics_from="glue", **home)
     assert detail == "no statistics of glue: default.t has no row count"
     handler.entry["Parameters"] = {"numRows": "150"} | analyzed_by_spark(lake)
@@ -130,9 +136,11 @@ def test_unavailable_catalog_does_not_stop_a_capture(lake, metastore):
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("iceberg", r"are in the table and are always read: expected glue \| hive \| spark"),
-     ("hove", '"hove" is not a home')],
-)  # fmt: skip
+    [
+        ("iceberg", r"are in the table and are always read: expected glue \| hive \| spark"),
+        ("hove", '"hove" is not a home'),
+    ],
+)
 def test_statistics_from_must_name_a_catalog(lake, name, expected):
     with pytest.raises(InvalidArgument, match=rf"options\.statistics_from: .*{expected}"):
         captured(lake, statistics_from=name)
@@ -140,10 +148,12 @@ def test_statistics_from_must_name_a_catalog(lake, name, expected):
 
 @pytest.mark.parametrize(
     ("option", "expected"),
-    [("publish.hiv.uri", 'options.publish.hiv.uri: "hiv" is not a home'),
-     ("statistics_from.hive.url", "options.statistics_from.hive.url: is not an option of hive; expected catalog"),
-     ("publish.glue", "options.publish.glue: is not an option of glue")],
-)  # fmt: skip
+    [
+        ("publish.hiv.uri", 'options.publish.hiv.uri: "hiv" is not a home'),
+        ("statistics_from.hive.url", "options.statistics_from.hive.url: is not an option of hive; expected catalog"),
+        ("publish.glue", "options.publish.glue: is not an option of glue"),
+    ],
+)
 def test_unknown_homes_and_options_of_homes_are_refused(option, expected):
     with pytest.raises(InvalidArgument, match=expected):
         check_home_options({"publish": "trino", option: "x"})

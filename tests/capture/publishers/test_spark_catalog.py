@@ -17,9 +17,13 @@ from store.model import sketches
 def column(values: np.ndarray, type: str = "INT", **changed: object) -> ColumnStatistics:
     ordered = np.sort(values).astype(np.float64)
     given = {
-        "row_count": len(values), "null_count": 0, "ndv": float(len(np.unique(values))), "min": str(values.min()),
-        "max": str(values.max()), "quantiles": sketches.kll(ordered),
-    } | changed  # fmt: skip
+        "row_count": len(values),
+        "null_count": 0,
+        "ndv": float(len(np.unique(values))),
+        "min": str(values.min()),
+        "max": str(values.max()),
+        "quantiles": sketches.kll(ordered),
+    } | changed
     return ColumnStatistics(1, "x", type, **given)
 
 
@@ -55,10 +59,18 @@ def test_edges_outside_of_the_bounds_are_clipped():
 
 @pytest.mark.parametrize(
     "changed",
-    [{"min": None}, {"max": None}, {"quantiles": None}, {"ndv": None}, {"ndv": 0.0},
-     {"type": "DOUBLE", "max": "Infinity"}, {"type": "DOUBLE", "min": "NaN"}, {"type": "STRING"}],
+    [
+        {"min": None},
+        {"max": None},
+        {"quantiles": None},
+        {"ndv": None},
+        {"ndv": 0.0},
+        {"type": "DOUBLE", "max": "Infinity"},
+        {"type": "DOUBLE", "min": "NaN"},
+        {"type": "STRING"},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_unknown_or_infinite_values_and_texts_have_no_histogram(changed):
     assert bins(column(np.arange(100) ** 2, **changed), discrete=False) == []
 
@@ -68,9 +80,10 @@ def test_unknown_or_infinite_values_and_texts_have_no_histogram(changed):
     [
         ("DATE", "1969-12-31", "1970-01-03", (-1.0, 2.0)),
         ("TIMESTAMPTZ", "1970-01-01T00:00:01Z", "1970-01-01T00:00:02.500Z", (1e6, 2.5e6)),
-        ("DECIMAL(10,2)", "-1.5", "2.25", (-1.5, 2.25)), ("DATE", "0000-01-01", "1970-01-01", None),
+        ("DECIMAL(10,2)", "-1.5", "2.25", (-1.5, 2.25)),
+        ("DATE", "0000-01-01", "1970-01-01", None),
     ],
-)  # fmt: skip
+)
 def test_bounds_are_converted_to_doubles_as_in_spark(type, low, high, expected):
     found = bins(column(np.arange(100) ** 2, type, min=low, max=high), discrete=False)
     assert (found and (found[0].low, found[-1].high)) == (expected or [])

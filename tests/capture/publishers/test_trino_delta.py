@@ -60,9 +60,13 @@ def test_bytes_equal_those_of_the_java_library(vector):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("", 0xEF46DB3751D8E999), ("a", 0xD24EC4F1A98C6E5B), ("abc", 0x44BC2CF5AD770999),
-     ("Nobody inspects the spammish repetition", 0xFBCEA83C8A378BF1)],
-)  # fmt: skip
+    [
+        ("", 0xEF46DB3751D8E999),
+        ("a", 0xD24EC4F1A98C6E5B),
+        ("abc", 0x44BC2CF5AD770999),
+        ("Nobody inspects the spammish repetition", 0xFBCEA83C8A378BF1),
+    ],
+)
 def test_xxhash64_of_texts_equals_reference_values(text, expected):
     assert [int(h) for h in hash_bytes(pa.array([text, text]))] == [expected] * 2
 
@@ -91,11 +95,14 @@ def longs(*values: int) -> list[int]:
         (pa.array([Decimal("-1.50")], pa.decimal128(38, 2)), "DECIMAL(38,2)", [longs(-1)[0] ^ longs(-150)[0]]),
         (pa.array([date(1969, 12, 31)]), "DATE", longs(-1)),
         (pa.array([datetime(1970, 1, 1, 0, 0, 1, 5)], pa.timestamp("us")), "TIMESTAMP", longs(1_000_005)),
-        (pa.array([datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)], pa.timestamp("us", "UTC")), "TIMESTAMPTZ",
-         longs(-1)),
+        (
+            pa.array([datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)], pa.timestamp("us", "UTC")),
+            "TIMESTAMPTZ",
+            longs(-1),
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_values_hash_as_in_trino(array, type, expected):
     assert [int(h) for h in hash_values(array, type)] == expected
 
@@ -105,8 +112,9 @@ def test_statistics_file_has_the_layout_of_trino(tmp_path):
     publish(table.publisher())
     found = document(table)
     assert (found["modelVersion"], set(found)) == (
-        4, {"modelVersion", "alreadyAnalyzedModifiedTimeMax", "columnStatistics"}
-    )  # fmt: skip
+        4,
+        {"modelVersion", "alreadyAnalyzedModifiedTimeMax", "columnStatistics"},
+    )
     actions = pa.table(DeltaTable(table.path).get_add_actions())
     newest = pc.max(actions["modification_time"].cast(pa.timestamp("ms"))).as_py().replace(tzinfo=UTC)
     assert datetime.fromisoformat(found["alreadyAnalyzedModifiedTimeMax"]) == newest
@@ -147,20 +155,38 @@ def test_columns_are_named_by_their_physical_names(tmp_path):
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"col-7f": pa.array(range(20), pa.int64())}), path / "part-0.parquet")
-    field = {"name": "id", "type": "long", "nullable": True,
-             "metadata": {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-7f"}}  # fmt: skip
+    field = {
+        "name": "id",
+        "type": "long",
+        "nullable": True,
+        "metadata": {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-7f"},
+    }
     actions = [
         {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}},
-        {"metaData": {"id": "4c1c0f5a-0000-4000-8000-000000000001", "format": {"provider": "parquet", "options": {}},
-                      "schemaString": json.dumps({"type": "struct", "fields": [field]}), "partitionColumns": [],
-                      "configuration": {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "1"},
-                      "createdTime": 0}},
-        {"add": {"path": "part-0.parquet", "partitionValues": {}, "size": (path / "part-0.parquet").stat().st_size,
-                 "modificationTime": 1_700_000_000_123, "dataChange": True}},
-    ]  # fmt: skip
+        {
+            "metaData": {
+                "id": "4c1c0f5a-0000-4000-8000-000000000001",
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps({"type": "struct", "fields": [field]}),
+                "partitionColumns": [],
+                "configuration": {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "1"},
+                "createdTime": 0,
+            }
+        },
+        {
+            "add": {
+                "path": "part-0.parquet",
+                "partitionValues": {},
+                "size": (path / "part-0.parquet").stat().st_size,
+                "modificationTime": 1_700_000_000_123,
+                "dataChange": True,
+            }
+        },
+    ]
     (path / "_delta_log/00000000000000000000.json").write_text("\n".join(map(json.dumps, actions)))
-    table = Table("trino", ConnectorConfig("c", "delta", str(tmp_path)), "default", "mapped", path,
-                  pa.table({"id": range(20)}))  # fmt: skip
+    table = Table(
+        "trino", ConnectorConfig("c", "delta", str(tmp_path)), "default", "mapped", path, pa.table({"id": range(20)})
+    )
     publication = publish(table.publisher())
     assert publication.columns == ("id",) and list(document(table)["columnStatistics"]) == ["col-7f"]
     assert document(table)["alreadyAnalyzedModifiedTimeMax"] == "2023-11-14T22:13:20.123Z"

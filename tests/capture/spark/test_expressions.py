@@ -16,10 +16,15 @@ def test_marks_of_comments_and_statements_are_allowed_in_quotes(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "1; 2", "`a` /* c */", "x -- y", "'`' /* '`' */", "/*`*/ ( /*`*/ 1)", "`a;b` = '\\n'",
+        "1; 2",
+        "`a` /* c */",
+        "x -- y",
+        "'`' /* '`' */",
+        "/*`*/ ( /*`*/ 1)",
+        "`a;b` = '\\n'",
         r"r'\' = (/*'*/ 1)",  # a raw string ends at the quote after its backslash
     ],
-)  # fmt: skip
+)
 def test_comments_and_semicolons_outside_of_quotes_are_refused(text):
     with pytest.raises(InvalidArgument, match="comments and semicolons"):
         checked(text.encode())

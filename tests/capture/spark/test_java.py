@@ -65,12 +65,17 @@ def test_directory_that_others_may_write_is_not_used(no_java, monkeypatch):
     assert Path(java_home()) != shared
 
 
-@pytest.mark.parametrize(("script", "version", "problem"), [
-    ("echo 'openjdk version \"21\" 2023-09-19'", "21", ""), ("echo 'java version \"17.0.2\"' >&2", "17.0.2", ""),
-    ("echo 'java version \"1.8.0_202\"'", "1.8.0_202", "has version 1.8.0_202"),
-    ("exit 3", "", "does not run (exit status 3)"), ("echo what", "", "does not print its version"),
-    (None, "", "does not run (No such file or directory)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("script", "version", "problem"),
+    [
+        ("echo 'openjdk version \"21\" 2023-09-19'", "21", ""),
+        ("echo 'java version \"17.0.2\"' >&2", "17.0.2", ""),
+        ("echo 'java version \"1.8.0_202\"'", "1.8.0_202", "has version 1.8.0_202"),
+        ("exit 3", "", "does not run (exit status 3)"),
+        ("echo what", "", "does not print its version"),
+        (None, "", "does not run (No such file or directory)"),
+    ],
+)
 def test_java_version_reports_versions_that_spark_cannot_use(no_java, script, version, problem):
     home = no_java / "jre"
     if script is not None:

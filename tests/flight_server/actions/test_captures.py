@@ -12,10 +12,14 @@ LACKS, GONE = "no column with id 2 in snapshot 0; columns are: 1 a", 'file "f.pa
 @pytest.mark.parametrize(
     ("details", "detail"),
     [
-        (["", ""], ""), (["", GONE, ""], GONE), ([LACKS, ""], LACKS), ([LACKS, "", GONE], GONE), ([GONE, LACKS], GONE),
+        (["", ""], ""),
+        (["", GONE, ""], GONE),
+        ([LACKS, ""], LACKS),
+        ([LACKS, "", GONE], GONE),
+        ([GONE, LACKS], GONE),
         ([GONE, "other"], GONE),
     ],
-)  # fmt: skip
+)
 def test_failure_at_one_snapshot_is_not_hidden_by_another_that_lacks_the_column(details, detail):
     merged = None
     for one in details:

@@ -47,8 +47,12 @@ def test_what_is_said_survives_inspections_and_the_format_may_change_its_own(app
     write_deltalake(lake / "t", pa.table({"id": [1, 2]}), description="people")
     discover(app, lake)
     assert describe(app) == {
-        "table": "lake.default.t", "description": "people", "owner": None, "tags": None, "notes": None,
-    }  # fmt: skip
+        "table": "lake.default.t",
+        "description": "people",
+        "owner": None,
+        "tags": None,
+        "notes": None,
+    }
     describe(app, owner="ann", tags=["gold", "pii"])
     describe(app, notes="loaded at six")
     table = DeltaTable(lake / "t")

@@ -35,8 +35,17 @@ def app():
 def sketch(target: Target, values: range, **params: Any) -> dict[str, Any]:
     data = sketches.theta(np.unique(murmur3.hash_longs(np.array(values, np.int64))))
     named = {"target_kind": str(target.kind), "storage_id": target.storage_id, "column_id": 1}
-    return KEY | named | {"file_path": target.file_path, "role": "NDV", "sketch_type": schemas.THETA, "data": data,
-                          "params": json.dumps(params)}  # fmt: skip
+    return (
+        KEY
+        | named
+        | {
+            "file_path": target.file_path,
+            "role": "NDV",
+            "sketch_type": schemas.THETA,
+            "data": data,
+            "params": json.dumps(params),
+        }
+    )
 
 
 def merge(app, **more: Any) -> list[dict[str, Any]]:
@@ -46,8 +55,7 @@ def merge(app, **more: Any) -> list[dict[str, Any]]:
 
 
 def test_sketch_of_a_sample_is_merged_only_with_allow_partial(app):
-    put(app, [sketch(Target.column(1), range(200), completeness="PARTIAL", rows=2000, rows_seen=200)],
-        "stats.sketches")  # fmt: skip
+    put(app, [sketch(Target.column(1), range(200), completeness="PARTIAL", rows=2000, rows_seen=200)], "stats.sketches")
     with pytest.raises(InvalidArgument, match="is of a sample") as raised:
         merge(app)
     assert raised.value.code == "PARTIAL_SKETCH"
@@ -114,11 +122,26 @@ NAME = "lake.s.t"
 def with_lake(app):
     """An Iceberg table with live snapshots 3 and 4 and expired 1 and 2; columns of all, files of 1 and 3."""
     found = {
-        "schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
-        "schemas": {"h": [["c1", "INT", True, 1], ["c2", "INT", True, 2]]}, "current_snapshot_id": 4,
-        "snapshots": [{"snapshot_id": s, "ordinal": s, "parent_snapshot_id": None, "sequence_number": s,
-                       "committed_at": None, "operation": None, "schema_hash": "h"} for s in (1, 2, 3, 4)],
-    }  # fmt: skip
+        "schema": "s",
+        "name": "t",
+        "table_id": "id",
+        "location": "x",
+        "schema_hash": "h",
+        "schemas": {"h": [["c1", "INT", True, 1], ["c2", "INT", True, 2]]},
+        "current_snapshot_id": 4,
+        "snapshots": [
+            {
+                "snapshot_id": s,
+                "ordinal": s,
+                "parent_snapshot_id": None,
+                "sequence_number": s,
+                "committed_at": None,
+                "operation": None,
+                "schema_hash": "h",
+            }
+            for s in (1, 2, 3, 4)
+        ],
+    }
     for live in ([1, 2, 3, 4], [3, 4]):
         discovered = found | {"live_snapshot_ids": live}
         app.database.write(
@@ -173,12 +196,31 @@ def test_a_ticket_about_many_tables_is_gone_once_the_rows_of_one_have_expired(fl
     names = ("t", "heir", "never")
 
     def discover(app, current):
-        found = [{
-            "schema": "s", "name": name, "table_id": name, "location": "x", "schema_hash": "h",
-            "schemas": {"h": [["c1", "INT", True, 1]]}, "current_snapshot_id": current, "live_snapshot_ids": [current],
-            "snapshots": [{"snapshot_id": s, "ordinal": s, "parent_snapshot_id": None, "sequence_number": s,
-                           "committed_at": None, "operation": None, "schema_hash": "h"} for s in {1, current}],
-        } for name in names]  # fmt: skip
+        found = [
+            {
+                "schema": "s",
+                "name": name,
+                "table_id": name,
+                "location": "x",
+                "schema_hash": "h",
+                "schemas": {"h": [["c1", "INT", True, 1]]},
+                "current_snapshot_id": current,
+                "live_snapshot_ids": [current],
+                "snapshots": [
+                    {
+                        "snapshot_id": s,
+                        "ordinal": s,
+                        "parent_snapshot_id": None,
+                        "sequence_number": s,
+                        "committed_at": None,
+                        "operation": None,
+                        "schema_hash": "h",
+                    }
+                    for s in {1, current}
+                ],
+            }
+            for name in names
+        ]
         app.database.write(lambda connection: Discovery(app.catalog).store(connection, "lake", "iceberg", found))
 
     def capture(app, name, snapshot):

@@ -83,9 +83,13 @@ def test_sketches_come_along_on_demand(app):
 
 def test_constraints_come_along_on_demand(app):
     key = app.catalog.get("lake.s.t").table_key
-    app.database.write(lambda c: c.execute(
-        "INSERT INTO table_constraints VALUES (?, 'PRIMARY KEY', 'pk', 2, 'b', NULL), (?, 'PRIMARY KEY', 'pk', 1, 'a',"
-        " NULL), (?, 'CHECK', 'positive', 1, NULL, 'a > 0')", [key, key, key]))  # fmt: skip
+    app.database.write(
+        lambda c: c.execute(
+            "INSERT INTO table_constraints VALUES (?, 'PRIMARY KEY', 'pk', 2, 'b', NULL),"
+            " (?, 'PRIMARY KEY', 'pk', 1, 'a', NULL), (?, 'CHECK', 'positive', 1, NULL, 'a > 0')",
+            [key, key, key],
+        )
+    )
     (answer,) = resolve(app, column(1, constraints=True))
     assert answer["constraints"] == [
         {"kind": "PRIMARY KEY", "name": "pk", "columns": ["a", "b"], "clause": None},

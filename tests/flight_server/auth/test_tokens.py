@@ -117,11 +117,24 @@ def test_pattern_matches_full_table_names(pattern, table, visible):
     assert Principal("p", frozenset(), ("no.such.table", pattern)).sees(*table) == visible
 
 
-@pytest.mark.parametrize(("pattern", "every", "of_lake"), [
-    ("*", True, True), ("**", True, True), ("*.*", True, True), ("*.*.*", True, True), ("*.*.*.*", False, False),
-    ("lake.*", False, True), ("lake.*.*", False, True), ("l*.*", False, True), ("lake.*.*.*", False, False),
-    ("lake.sales.*", False, False), ("*.sales.*", False, False), ("*s", False, False), ("lake", False, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pattern", "every", "of_lake"),
+    [
+        ("*", True, True),
+        ("**", True, True),
+        ("*.*", True, True),
+        ("*.*.*", True, True),
+        ("*.*.*.*", False, False),
+        ("lake.*", False, True),
+        ("lake.*.*", False, True),
+        ("l*.*", False, True),
+        ("lake.*.*.*", False, False),
+        ("lake.sales.*", False, False),
+        ("*.sales.*", False, False),
+        ("*s", False, False),
+        ("lake", False, False),
+    ],
+)
 def test_pattern_matches_every_possible_table(pattern, every, of_lake):
     principal = Principal("p", frozenset(), (pattern, "no.such.table"))
     assert (principal.sees_all, principal.sees_catalog("lake")) == (every, of_lake)
@@ -202,8 +215,14 @@ def public(kind):
 
 
 HMAC_KEY = "a shared secret of thirty-two bytes or more"
-JWKS = {"keys": [{"kty": "oct", "kid": "hmac", "k": base64.urlsafe_b64encode(HMAC_KEY.encode()).decode().rstrip("=")},
-                 *map(public, KEYS), 7, {"kty": "RSA"}]}  # fmt: skip
+JWKS = {
+    "keys": [
+        {"kty": "oct", "kid": "hmac", "k": base64.urlsafe_b64encode(HMAC_KEY.encode()).decode().rstrip("=")},
+        *map(public, KEYS),
+        7,
+        {"kty": "RSA"},
+    ]
+}
 
 
 def claims(**others):

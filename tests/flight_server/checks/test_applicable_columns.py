@@ -31,12 +31,19 @@ def judged(app, text, columns=()):
 @pytest.mark.parametrize(
     ("text", "columns"),
     [
-        ("null_fraction >= 0", {"ok", "void"}), ("null_count >= 0", {"ok", "void"}), ("nan_count <= 0", set()),
-        ("ndv >= 0", {"ok", "void"}), ("distinct_fraction >= 0", {"ok", "void"}), ("min >= 'false'", {"ok"}),
-        ("max <= 5", set()), ("avg_width_bytes > 0", {"ok"}), ("drift <= 0.1", set()),
-        ("most_common matches '.*'", {"ok", "void"}), ("change of null_count <= 0", {"ok", "void"}),
+        ("null_fraction >= 0", {"ok", "void"}),
+        ("null_count >= 0", {"ok", "void"}),
+        ("nan_count <= 0", set()),
+        ("ndv >= 0", {"ok", "void"}),
+        ("distinct_fraction >= 0", {"ok", "void"}),
+        ("min >= 'false'", {"ok"}),
+        ("max <= 5", set()),
+        ("avg_width_bytes > 0", {"ok"}),
+        ("drift <= 0.1", set()),
+        ("most_common matches '.*'", {"ok", "void"}),
+        ("change of null_count <= 0", {"ok", "void"}),
     ],
-)  # fmt: skip
+)
 def test_rule_without_a_column_skips_columns_that_cannot_have_the_measure(app, text, columns):
     assert judged(app, text).keys() == columns
 

@@ -29,14 +29,49 @@ NAME = "lake.s.t"
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
 KLL = "apache-datasketches-kll-doubles-v1"
 COLUMNS = [
-    {"column_id": 1, "column_name": "id", "logical_type": "INT", "min": "0", "max": "9007199254740993",
-     "min_is_exact": True, "max_is_exact": True, "ndv": 100.0, "ndv_exact": True, "null_count": 0, "mean": 49.5,
-     "stddev": 29.01},
-    {"column_id": 2, "column_name": "name", "logical_type": "STRING", "min": "a", "max": "z", "min_is_exact": True,
-     "max_is_exact": True, "ndv": 7.0, "ndv_exact": False, "null_count": 1, "mean": None, "stddev": None},
-    {"column_id": 3, "column_name": "blank", "logical_type": "DOUBLE", "min": None, "max": None, "min_is_exact": None,
-     "max_is_exact": None, "ndv": None, "ndv_exact": None, "null_count": None, "mean": None, "stddev": None},
-]  # fmt: skip
+    {
+        "column_id": 1,
+        "column_name": "id",
+        "logical_type": "INT",
+        "min": "0",
+        "max": "9007199254740993",
+        "min_is_exact": True,
+        "max_is_exact": True,
+        "ndv": 100.0,
+        "ndv_exact": True,
+        "null_count": 0,
+        "mean": 49.5,
+        "stddev": 29.01,
+    },
+    {
+        "column_id": 2,
+        "column_name": "name",
+        "logical_type": "STRING",
+        "min": "a",
+        "max": "z",
+        "min_is_exact": True,
+        "max_is_exact": True,
+        "ndv": 7.0,
+        "ndv_exact": False,
+        "null_count": 1,
+        "mean": None,
+        "stddev": None,
+    },
+    {
+        "column_id": 3,
+        "column_name": "blank",
+        "logical_type": "DOUBLE",
+        "min": None,
+        "max": None,
+        "min_is_exact": None,
+        "max_is_exact": None,
+        "ndv": None,
+        "ndv_exact": None,
+        "null_count": None,
+        "mean": None,
+        "stddev": None,
+    },
+]
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +84,14 @@ def reader():
             put(app, [at | table | captured], "stats.tables")
             put(app, [at | {"row_count": 100} | column for column in COLUMNS])
             values = np.arange(100.0) + (50 if snapshot == 2 else 0)
-            sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
-                      "sketch_type": KLL, "data": kll(values)}  # fmt: skip
+            sketch = {
+                "target_kind": "COLUMN",
+                "storage_id": of_column(1),
+                "column_id": 1,
+                "role": "QUANTILES",
+                "sketch_type": KLL,
+                "data": kll(values),
+            }
             put(app, [at | sketch], "stats.sketches")
         yield LocalReader(app.scanner, ANONYMOUS)
 
@@ -69,10 +110,14 @@ PASSED, FAILED = State.PASSED, State.FAILED
 @pytest.mark.parametrize(
     ("text", "state", "value"),
     [
-        ("row_count >= 100", PASSED, 100), ("row_count > 100", FAILED, 100), ("file_count = 3", PASSED, 3),
-        ("size_bytes < 5000", FAILED, 5000), ("age_seconds < 3600", PASSED, None), ("age_seconds < 0", FAILED, None),
+        ("row_count >= 100", PASSED, 100),
+        ("row_count > 100", FAILED, 100),
+        ("file_count = 3", PASSED, 3),
+        ("size_bytes < 5000", FAILED, 5000),
+        ("age_seconds < 3600", PASSED, None),
+        ("age_seconds < 0", FAILED, None),
     ],
-)  # fmt: skip
+)
 def test_table_measures_are_evaluated(reader, text, state, value):
     (result,) = results(reader, text)
     assert (result.state, result.column) == (state, None)
@@ -126,18 +171,28 @@ def partial_reader():
                 at = KEY | {"snapshot_id": snapshot}
                 put(app, [at | {"column_id": i, "column_name": f"c{i}", "logical_type": "INT", "row_count": 100}])
                 params = json.dumps({"completeness": "PARTIAL"} | part) if snapshot == 2 else None
-                sketch = {"target_kind": "COLUMN", "storage_id": of_column(i), "column_id": i, "role": "QUANTILES",
-                          "sketch_type": KLL, "data": kll(np.arange(100.0 if snapshot == 1 else 90.0)),
-                          "params": params}  # fmt: skip
+                sketch = {
+                    "target_kind": "COLUMN",
+                    "storage_id": of_column(i),
+                    "column_id": i,
+                    "role": "QUANTILES",
+                    "sketch_type": KLL,
+                    "data": kll(np.arange(100.0 if snapshot == 1 else 90.0)),
+                    "params": params,
+                }
                 put(app, [at | sketch], "stats.sketches")
         yield LocalReader(app.scanner, ANONYMOUS)
 
 
 @pytest.mark.parametrize(
     ("text", "state", "is_known"),
-    [("c1: drift <= 0.15", FAILED, False), ("c1: drift <= 0.25", PASSED, True), ("c1: drift >= 0.5", FAILED, True),
-     ("c2: drift <= 0.99", FAILED, False)],
-)  # fmt: skip
+    [
+        ("c1: drift <= 0.15", FAILED, False),
+        ("c1: drift <= 0.25", PASSED, True),
+        ("c1: drift >= 0.5", FAILED, True),
+        ("c2: drift <= 0.99", FAILED, False),
+    ],
+)
 def test_drift_of_a_partial_sketch_passes_only_if_unseen_rows_cannot_matter(partial_reader, text, state, is_known):
     (result,) = results(partial_reader, text, against=1)
     assert (result.state, result.value) == (state, pytest.approx(0.1) if is_known else None)
@@ -147,12 +202,28 @@ def test_drift_of_a_partial_sketch_passes_only_if_unseen_rows_cannot_matter(part
 
 def discovered(app, current):
     """A table of the snapshots 1, 2 and 3, of which one is current."""
-    found = {"schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
-             "schemas": {"h": [["id", "INT", True, None]]}, "current_snapshot_id": current,
-             "live_snapshot_ids": [1, 2, 3], "snapshots": [
-                 {"snapshot_id": i, "ordinal": i, "schema_hash": "h", "parent_snapshot_id": None,
-                  "sequence_number": None, "committed_at": None, "operation": None} for i in (1, 2, 3)
-             ]}  # fmt: skip
+    found = {
+        "schema": "s",
+        "name": "t",
+        "table_id": "id",
+        "location": "x",
+        "schema_hash": "h",
+        "schemas": {"h": [["id", "INT", True, None]]},
+        "current_snapshot_id": current,
+        "live_snapshot_ids": [1, 2, 3],
+        "snapshots": [
+            {
+                "snapshot_id": i,
+                "ordinal": i,
+                "schema_hash": "h",
+                "parent_snapshot_id": None,
+                "sequence_number": None,
+                "committed_at": None,
+                "operation": None,
+            }
+            for i in (1, 2, 3)
+        ],
+    }
     app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
     app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
 
@@ -172,8 +243,9 @@ def test_detail_names_an_inherited_sketch(captured, text, against, detail):
         for at in captured:
             common = {"snapshot_id": at, "target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1}
             for role, kind, data in (
-                ("QUANTILES", KLL, kll(np.arange(9.0))), ("NDV", THETA, theta(hash_longs(np.arange(9))))
-            ):  # fmt: skip
+                ("QUANTILES", KLL, kll(np.arange(9.0))),
+                ("NDV", THETA, theta(hash_longs(np.arange(9)))),
+            ):
                 put(app, [KEY | common | {"role": role, "sketch_type": kind, "data": data}], "stats.sketches")
         (result,) = results(LocalReader(app.scanner, ANONYMOUS), text, against=against)
     assert result.detail.endswith(detail) and result.snapshot_id == max(captured)
@@ -188,9 +260,11 @@ def test_each_rule_may_set_its_own_snapshot(reader, tmp_path):
     )
     found = check(reader, NAME, rules.load(tmp_path / "rules.toml").rules)
     assert [(result.rule, result.state, result.value) for result in found] == [
-        ("id: drift <= 0.4 against 2", PASSED, 0), ("id: drift <= 0.4 against 1", FAILED, 0.5),
-        ("id: drift <= 0.4 against previous", FAILED, 0.5), ("schema_changes = 0 against 99", FAILED, None),
-    ]  # fmt: skip
+        ("id: drift <= 0.4 against 2", PASSED, 0),
+        ("id: drift <= 0.4 against 1", FAILED, 0.5),
+        ("id: drift <= 0.4 against previous", FAILED, 0.5),
+        ("schema_changes = 0 against 99", FAILED, None),
+    ]
     assert found[3].detail == "snapshot 99 does not exist"
 
 
@@ -215,13 +289,26 @@ def test_unchanged_schema_has_no_schema_changes(reader):
 def test_column_that_was_not_captured_is_no_change_of_the_schema():
     with app_in() as app:
         snapshots = [
-            {"snapshot_id": i, "ordinal": i, "parent_snapshot_id": None, "sequence_number": None, "committed_at": None,
-             "operation": None, "schema_hash": "old" if i < 3 else "new"}
+            {
+                "snapshot_id": i,
+                "ordinal": i,
+                "parent_snapshot_id": None,
+                "sequence_number": None,
+                "committed_at": None,
+                "operation": None,
+                "schema_hash": "old" if i < 3 else "new",
+            }
             for i in (1, 2, 3)
-        ]  # fmt: skip
+        ]
         columns = [["id", "INT", True, 1], ["name", "STRING", True, 2], ["tags", "ARRAY", True, 3]]
-        described = {"schema": "s", "name": "t", "table_id": "i", "location": "l", "schema_hash": "new",
-                     "schemas": {"new": [*columns, ["added", "DATE", True, 4]], "old": columns}}  # fmt: skip
+        described = {
+            "schema": "s",
+            "name": "t",
+            "table_id": "i",
+            "location": "l",
+            "schema_hash": "new",
+            "schemas": {"new": [*columns, ["added", "DATE", True, 4]], "old": columns},
+        }
 
         def changes(current, *captured):
             discovered = described | {"current_snapshot_id": current, "snapshots": snapshots[:current]}
@@ -260,8 +347,13 @@ def test_rule_suggested_for_a_column_with_a_star_is_about_it_alone(tmp_path):
     """As a pattern, its name would stand for others, which have nulls."""
     columns = enumerate({"*": 0, "id": 5, "count(*)": 0, "count(x)": 5}.items(), 1)
     with app_in() as app:
-        put(app, [KEY | {"snapshot_id": 1, "row_count": 9, "column_id": at, "column_name": name, "null_count": nulls}
-                  for at, (name, nulls) in columns])  # fmt: skip
+        put(
+            app,
+            [
+                KEY | {"snapshot_id": 1, "row_count": 9, "column_id": at, "column_name": name, "null_count": nulls}
+                for at, (name, nulls) in columns
+            ],
+        )
         reader = LocalReader(app.scanner, ANONYMOUS)
         (tmp_path / "rules.toml").write_text(suggest.to_toml(reader, NAME))
         found = check(reader, NAME, rules.load(tmp_path / "rules.toml").rules)
@@ -298,33 +390,73 @@ def grown():
             at = KEY | {"snapshot_id": snapshot}
             rows = 90 + 10 * snapshot
             put(app, [at | {"row_count": rows}], "stats.tables")
-            put(app, [at | {"row_count": rows, "null_count": 0} | column for column in (
-                {"column_id": 1, "column_name": "id", "logical_type": "INT", "ndv": float(rows), "ndv_exact": True,
-                 "min": "0", "max": str(rows - 1), "mean": 150.0 if snapshot == 10 else 50.0 + snapshot % 3},
-                {"column_id": 2, "column_name": "at", "logical_type": "TIMESTAMP(6)", "ndv": None, "ndv_exact": None,
-                 "min": "2026-01-01T00:00:00.000000", "max": f"2026-01-{snapshot:02}T12:00:00.000000", "mean": None},
-                {"column_id": 3, "column_name": "due", "logical_type": "TIMESTAMP(6)", "ndv": None, "ndv_exact": None,
-                 "min": "2026-01-02T00:00:00.000000", "max": "2026-01-31T00:00:00.000000", "mean": None},
-            )])  # fmt: skip
+            put(
+                app,
+                [
+                    at | {"row_count": rows, "null_count": 0} | column
+                    for column in (
+                        {
+                            "column_id": 1,
+                            "column_name": "id",
+                            "logical_type": "INT",
+                            "ndv": float(rows),
+                            "ndv_exact": True,
+                            "min": "0",
+                            "max": str(rows - 1),
+                            "mean": 150.0 if snapshot == 10 else 50.0 + snapshot % 3,
+                        },
+                        {
+                            "column_id": 2,
+                            "column_name": "at",
+                            "logical_type": "TIMESTAMP(6)",
+                            "ndv": None,
+                            "ndv_exact": None,
+                            "min": "2026-01-01T00:00:00.000000",
+                            "max": f"2026-01-{snapshot:02}T12:00:00.000000",
+                            "mean": None,
+                        },
+                        {
+                            "column_id": 3,
+                            "column_name": "due",
+                            "logical_type": "TIMESTAMP(6)",
+                            "ndv": None,
+                            "ndv_exact": None,
+                            "min": "2026-01-02T00:00:00.000000",
+                            "max": "2026-01-31T00:00:00.000000",
+                            "mean": None,
+                        },
+                    )
+                ],
+            )
         yield LocalReader(app.scanner, ANONYMOUS)
 
 
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        ("row_count >= 105% of previous", PASSED), ("row_count >= 106% of previous", FAILED),
-        ("row_count > last 9", PASSED), ("row_count <= 135% of last 9", FAILED),
+        ("row_count >= 105% of previous", PASSED),
+        ("row_count >= 106% of previous", FAILED),
+        ("row_count > last 9", PASSED),
+        ("row_count <= 135% of last 9", FAILED),
         ("row_count <= 136% of last 9", PASSED),
-        ("row_count within 3 sigma of last 9", PASSED), ("row_count within 0.5 sigma of last 9", FAILED),
-        ("id: mean within 3 sigma of last 14", FAILED), ("row_count = ndv of id", PASSED),
-        ("id: ndv >= row_count", PASSED), ("id: max < 50% of row_count", FAILED),
-        ("at: max <= max of due", PASSED), ("at: min > min of due", FAILED), ("id: max >= min", PASSED),
-        ("at: max = '2026-01-10 12:00:00'", PASSED), ("at: max < 2026-01-10", FAILED),
-        ("at: max between '2026-01-10' and '2026-01-11'", PASSED), ("at: max < 'soon'", FAILED),
+        ("row_count within 3 sigma of last 9", PASSED),
+        ("row_count within 0.5 sigma of last 9", FAILED),
+        ("id: mean within 3 sigma of last 14", FAILED),
+        ("row_count = ndv of id", PASSED),
+        ("id: ndv >= row_count", PASSED),
+        ("id: max < 50% of row_count", FAILED),
+        ("at: max <= max of due", PASSED),
+        ("at: min > min of due", FAILED),
+        ("id: max >= min", PASSED),
+        ("at: max = '2026-01-10 12:00:00'", PASSED),
+        ("at: max < 2026-01-10", FAILED),
+        ("at: max between '2026-01-10' and '2026-01-11'", PASSED),
+        ("at: max < 'soon'", FAILED),
         ("at: max < 7", FAILED),
-        ("id: max < 'z'", FAILED), ("id: ndv >= ndv of nobody", FAILED),
+        ("id: max < 'z'", FAILED),
+        ("id: ndv >= ndv of nobody", FAILED),
     ],
-)  # fmt: skip
+)
 def test_limits_of_other_values(grown, text, state):
     (result,) = check(grown, NAME, [rules.parse(text)])
     assert result.state == state, result
@@ -381,12 +513,21 @@ def test_numbers_do_not_compare_with_texts():
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        ("max <= 20", PASSED), ("max <= 15", FAILED), ("max >= 10", PASSED), ("max >= 15", FAILED),
-        ("max > 20", FAILED), ("max != 15", FAILED), ("max != 25", PASSED), ("max = 20", FAILED),
-        ("max not in (9, 25)", PASSED), ("max between 10 and 20", PASSED), ("max between 15 and 20", FAILED),
-        ("min >= 10", PASSED), ("min <= 10", FAILED),
+        ("max <= 20", PASSED),
+        ("max <= 15", FAILED),
+        ("max >= 10", PASSED),
+        ("max >= 15", FAILED),
+        ("max > 20", FAILED),
+        ("max != 15", FAILED),
+        ("max != 25", PASSED),
+        ("max = 20", FAILED),
+        ("max not in (9, 25)", PASSED),
+        ("max between 10 and 20", PASSED),
+        ("max between 15 and 20", FAILED),
+        ("min >= 10", PASSED),
+        ("min <= 10", FAILED),
     ],
-)  # fmt: skip
+)
 def test_rule_that_an_inexact_bound_leaves_open_fails(text, state):
     with app_in() as app:
         odd(app, 1, min="10.0", max="20.0", min_is_exact=False, max_is_exact=False)
@@ -395,8 +536,15 @@ def test_rule_that_an_inexact_bound_leaves_open_fails(text, state):
 
 def test_sample_passes_no_rule_that_other_rows_could_break():
     with app_in() as app:
-        of_sample = {"completeness": "PARTIAL", "rows_scanned": 10, "nan_count": 0, "mean": 5.0, "ndv": 900.0,
-                     "ndv_lower": 10.0, "ndv_upper": 1000.0}  # fmt: skip
+        of_sample = {
+            "completeness": "PARTIAL",
+            "rows_scanned": 10,
+            "nan_count": 0,
+            "mean": 5.0,
+            "ndv": 900.0,
+            "ndv_lower": 10.0,
+            "ndv_upper": 1000.0,
+        }
         odd(app, 1, **of_sample)
         texts = ("mean < 9", "ndv > 500", "distinct_fraction > 0.5", "ndv >= 10", "ndv <= 1000", "row_count = 1000")
         states = [FAILED, FAILED, FAILED, PASSED, PASSED, PASSED]
@@ -460,8 +608,9 @@ def test_inherited_value_is_judged_as_at_its_own_snapshot():
         texts = ("ndv >= 80% of previous", "change of mean <= 1", "change of mean <= 3")
         assert odd_results(app, *texts, against="previous") == [
             (FAILED, 9, "compared with 16; inherited from 2"),
-            (FAILED, 3, "2 → 5 (+150%); inherited from 2"), (PASSED, 3, "2 → 5 (+150%); inherited from 2"),
-        ]  # fmt: skip
+            (FAILED, 3, "2 → 5 (+150%); inherited from 2"),
+            (PASSED, 3, "2 → 5 (+150%); inherited from 2"),
+        ]
 
 
 def test_inherited_most_common_values_are_labelled():
@@ -469,9 +618,13 @@ def test_inherited_most_common_values_are_labelled():
         key = KEY | {"table_name": "common", "column_id": 1}
         schema = {"column_name": "x", "logical_type": "STRING", "row_count": 100, "schema_hash": "h"}
         put(app, [key | schema | {"snapshot_id": 1, "ndv": 1.0, "ndv_exact": True}])
-        sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "role": "MCV",
-                  "sketch_type": "apache-datasketches-frequent-items-utf8-v1",
-                  "data": frequent([b"a"], [100], 100, 0)}  # fmt: skip
+        sketch = {
+            "target_kind": "COLUMN",
+            "storage_id": of_column(1),
+            "role": "MCV",
+            "sketch_type": "apache-datasketches-frequent-items-utf8-v1",
+            "data": frequent([b"a"], [100], 100, 0),
+        }
         put(app, [key | sketch | {"snapshot_id": 1}], "stats.sketches")
         put(app, [key | schema | {"snapshot_id": 2, "null_count": 0}])
         reader = LocalReader(app.scanner, ANONYMOUS)
@@ -484,9 +637,15 @@ def test_inherited_most_common_values_are_labelled():
 def test_column_without_common_values_is_skipped_and_says_so_where_it_is_named():
     with app_in() as app:
         odd(app, 1)
-        sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "role": "MCV", "column_id": 1, "snapshot_id": 1,
-                  "sketch_type": "apache-datasketches-frequent-items-utf8-v1",
-                  "data": frequent([], [], 1000, 4)}  # fmt: skip
+        sketch = {
+            "target_kind": "COLUMN",
+            "storage_id": of_column(1),
+            "role": "MCV",
+            "column_id": 1,
+            "snapshot_id": 1,
+            "sketch_type": "apache-datasketches-frequent-items-utf8-v1",
+            "data": frequent([], [], 1000, 4),
+        }
         put(app, [KEY | {"table_name": "odd"} | sketch], "stats.sketches")
         assert odd_results(app, "most_common matches '.*'") == []
         ((state, value, detail),) = odd_results(app, "x: most_common matches '.*'")

@@ -32,13 +32,28 @@ def app():
     random = np.random.default_rng(7)
     with app_in() as app:
         ids = list(range(1, COUNT + 1))
-        found = {"schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
-                 "schemas": {"h": [["amount", "DOUBLE", True, None]]}, "current_snapshot_id": COUNT,
-                 "live_snapshot_ids": ids, "snapshots": [
-                     {"snapshot_id": i, "ordinal": i, "schema_hash": "h", "parent_snapshot_id": None,
-                      "sequence_number": i, "committed_at": (FIRST + timedelta(days=i)).isoformat(),
-                      "operation": None} for i in ids
-                 ]}  # fmt: skip
+        found = {
+            "schema": "s",
+            "name": "t",
+            "table_id": "id",
+            "location": "x",
+            "schema_hash": "h",
+            "schemas": {"h": [["amount", "DOUBLE", True, None]]},
+            "current_snapshot_id": COUNT,
+            "live_snapshot_ids": ids,
+            "snapshots": [
+                {
+                    "snapshot_id": i,
+                    "ordinal": i,
+                    "schema_hash": "h",
+                    "parent_snapshot_id": None,
+                    "sequence_number": i,
+                    "committed_at": (FIRST + timedelta(days=i)).isoformat(),
+                    "operation": None,
+                }
+                for i in ids
+            ],
+        }
         app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
         app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
         rows, tables, columns, sketches = 0, [], [], []
@@ -46,12 +61,27 @@ def app():
             rows += 1000 + int(random.integers(-30, 30))
             at, moved = KEY | {"snapshot_id": i, "row_count": rows}, i == COUNT
             tables.append(at | {"total_size_bytes": rows * 8})
-            columns.append(at | {"column_id": 1, "column_name": "amount", "logical_type": "DOUBLE", "ndv": rows * 0.5,
-                                 "null_count": rows // 50, "mean": 50.0 + random.normal(0, 0.2) + 20 * moved,
-                                 "stddev": 10.0})  # fmt: skip
+            columns.append(
+                at
+                | {
+                    "column_id": 1,
+                    "column_name": "amount",
+                    "logical_type": "DOUBLE",
+                    "ndv": rows * 0.5,
+                    "null_count": rows // 50,
+                    "mean": 50.0 + random.normal(0, 0.2) + 20 * moved,
+                    "stddev": 10.0,
+                }
+            )
             values = np.sort(random.normal(70.0 if moved else 50.0, 10, 2000))
-            sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
-                      "sketch_type": KLL, "data": kll(values)}  # fmt: skip
+            sketch = {
+                "target_kind": "COLUMN",
+                "storage_id": of_column(1),
+                "column_id": 1,
+                "role": "QUANTILES",
+                "sketch_type": KLL,
+                "data": kll(values),
+            }
             sketches.append(KEY | {"snapshot_id": i} | sketch)
         for flight, given in (("stats.tables", tables), ("stats.columns", columns), ("stats.sketches", sketches)):
             put(app, given, flight)
@@ -65,8 +95,12 @@ def states(app, now=NOW, **more):
 
 PASSED, FAILED = State.PASSED, State.FAILED
 TABLE = {"row_count": (PASSED, None), "size_bytes": (PASSED, None), "commit_gap": (PASSED, None)}
-COLUMN = {"null_fraction": (PASSED, "amount"), "distinct_fraction": (PASSED, "amount"), "mean": (FAILED, "amount"),
-          "drift": (FAILED, "amount")}  # fmt: skip
+COLUMN = {
+    "null_fraction": (PASSED, "amount"),
+    "distinct_fraction": (PASSED, "amount"),
+    "mean": (FAILED, "amount"),
+    "drift": (FAILED, "amount"),
+}
 
 
 def test_each_measure_is_judged_by_its_history(app):
@@ -108,8 +142,15 @@ def test_samples_are_judged_by_samples_and_all_rows_by_all_rows(of_sample):
         for i in range(1, 22):
             is_sample = (i % 2 == 1) == of_sample
             at = {"snapshot_id": i, "row_count": 1000, "completeness": "PARTIAL" if is_sample else "COMPLETE"}
-            column = {"column_id": 1, "column_name": "x", "logical_type": "INT", "null_count": 0, "stddev": 10.0,
-                      "ndv": 100.0 if is_sample else 900.0, "mean": 20.0 if is_sample else 50.0}  # fmt: skip
+            column = {
+                "column_id": 1,
+                "column_name": "x",
+                "logical_type": "INT",
+                "null_count": 0,
+                "stddev": 10.0,
+                "ndv": 100.0 if is_sample else 900.0,
+                "mean": 20.0 if is_sample else 50.0,
+            }
             put(app, [KEY | at | column])
         found = check(LocalReader(app.scanner, ANONYMOUS), NAME, LEARNED, now=NOW)
         told = {one.measure: (one.state, one.detail) for one in found if one.measure in ("mean", "distinct_fraction")}

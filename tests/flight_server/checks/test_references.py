@@ -22,18 +22,31 @@ from tests.flight_server.serving import app_in, put
 
 PASSED, FAILED = State.PASSED, State.FAILED
 TABLES = {  # values of the column `id`, by table
-    "few": np.arange(1, 51), "all": np.arange(1, 101), "strangers": np.arange(91, 141),
-    "many": np.arange(1, 100_001), "most": np.arange(1, 200_001), "shifted": np.arange(1000, 101_000),
+    "few": np.arange(1, 51),
+    "all": np.arange(1, 101),
+    "strangers": np.arange(91, 141),
+    "many": np.arange(1, 100_001),
+    "most": np.arange(1, 200_001),
+    "shifted": np.arange(1000, 101_000),
     "all.v2": np.arange(1, 101),
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize(("rule", "seen"), [
-    ("id in other.id", True), ("99% of id in s.other.id", True), ("id in lake.s.other.id", True),
-    ("id in lake.hr.people.id", False), ("id in hr.people.id", False), ('id in "lake".hr."people".id', False),
-    ("id in lake.hr.gone.id", False), ("id in people.id", True),
-    ("(SELECT max(row_count) FROM stats.tables) > 1", False), ("no rule at all", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rule", "seen"),
+    [
+        ("id in other.id", True),
+        ("99% of id in s.other.id", True),
+        ("id in lake.s.other.id", True),
+        ("id in lake.hr.people.id", False),
+        ("id in hr.people.id", False),
+        ('id in "lake".hr."people".id', False),
+        ("id in lake.hr.gone.id", False),
+        ("id in people.id", True),
+        ("(SELECT max(row_count) FROM stats.tables) > 1", False),
+        ("no rule at all", False),
+    ],
+)
 def test_result_of_a_rule_is_for_callers_who_see_the_tables_that_it_names(rule, seen):
     tables = {("lake", "s", "t"), ("lake", "s", "other"), ("lake", "hr", "people")}
     for patterns, expected in ((("lake.s.*",), seen), (("lake.*",), "SELECT" not in rule and " in " in rule)):
@@ -48,19 +61,60 @@ def app():
             at = {"table_catalog": "lake", "table_schema": "s", "table_name": name, "snapshot_id": 1}
             put(app, [at | {"row_count": len(values)}], "stats.tables")
             columns = ((1, "id", "INT"), (2, "code", "STRING"), (3, "bare", "INT"))
-            put(app, [at | {"column_id": i, "column_name": column, "logical_type": type, "row_count": len(values),
-                            "null_count": 0, "ndv": float(len(values))} for i, column, type in columns])  # fmt: skip
+            put(
+                app,
+                [
+                    at
+                    | {
+                        "column_id": i,
+                        "column_name": column,
+                        "logical_type": type,
+                        "row_count": len(values),
+                        "null_count": 0,
+                        "ndv": float(len(values)),
+                    }
+                    for i, column, type in columns
+                ],
+            )
             codes = frequent([b"DE", b"FR", b"x1"], [50, 30, 20], 100, 0)
             for i, role, kind, data in (
-                (1, "NDV", schemas.THETA, theta(hash_longs(values))), (1, "QUANTILES", schemas.KLL, kll(values * 1.0)),
-                (2, "MCV", schemas.FREQUENT_ITEMS, codes), (2, "NDV", schemas.THETA, theta(hash_longs(values))),
-            ):  # fmt: skip
-                put(app, [at | {"target_kind": "COLUMN", "storage_id": of_column(i), "column_id": i, "role": role,
-                                "sketch_type": kind, "data": data}], "stats.sketches")  # fmt: skip
+                (1, "NDV", schemas.THETA, theta(hash_longs(values))),
+                (1, "QUANTILES", schemas.KLL, kll(values * 1.0)),
+                (2, "MCV", schemas.FREQUENT_ITEMS, codes),
+                (2, "NDV", schemas.THETA, theta(hash_longs(values))),
+            ):
+                put(
+                    app,
+                    [
+                        at
+                        | {
+                            "target_kind": "COLUMN",
+                            "storage_id": of_column(i),
+                            "column_id": i,
+                            "role": role,
+                            "sketch_type": kind,
+                            "data": data,
+                        }
+                    ],
+                    "stats.sketches",
+                )
         at = {"table_catalog": "lake", "table_schema": "s", "table_name": "few", "snapshot_id": 2}
         put(app, [at | {"row_count": 40, "total_size_bytes": 5000}], "stats.tables")
-        put(app, [at | {"column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": 40, "null_count": 10,
-                        "max": "45", "max_is_exact": True}])  # fmt: skip
+        put(
+            app,
+            [
+                at
+                | {
+                    "column_id": 1,
+                    "column_name": "id",
+                    "logical_type": "INT",
+                    "row_count": 40,
+                    "null_count": 10,
+                    "max": "45",
+                    "max_is_exact": True,
+                }
+            ],
+        )
         yield app
 
 
@@ -88,7 +142,7 @@ def reader(app):
         ("all", "id in nowhere.id", FAILED, None, "there is no column nowhere.id"),
         ("all", "nosuch in most.id", FAILED, None, "no such column"),
     ],
-)  # fmt: skip
+)
 def test_reference(reader, table, text, state, value, detail):
     (result,) = check(reader, join_name("lake", "s", table), [rules.parse(text)])
     assert (result.state, detail in result.detail) == (state, True), result
@@ -147,11 +201,16 @@ def test_select_is_guarded_and_of_one_value(reader, statement):
 def test_changes_between_two_snapshots(reader):
     before, after = (table_summary.gather(reader, "lake.s.few", at) for at in (1, 2))
     texts = {
-        "row_count < -10%": (PASSED, -0.2), "row_count < -20%": (FAILED, -0.2), "row_count = -10": (PASSED, -10),
-        "id: null_count > 5": (PASSED, 10), "id: null_count > 5%": (FAILED, None), "size_bytes > 0": (FAILED, None),
-        "row_count between -30% and -10%": (PASSED, -0.2), "id: null_fraction > 0.2": (PASSED, 0.25),
+        "row_count < -10%": (PASSED, -0.2),
+        "row_count < -20%": (FAILED, -0.2),
+        "row_count = -10": (PASSED, -10),
+        "id: null_count > 5": (PASSED, 10),
+        "id: null_count > 5%": (FAILED, None),
+        "size_bytes > 0": (FAILED, None),
+        "row_count between -30% and -10%": (PASSED, -0.2),
+        "id: null_fraction > 0.2": (PASSED, 0.25),
         "schema_changes > 0": (PASSED, 2),
-    }  # fmt: skip
+    }
     for text, expected in texts.items():
         (result,) = compare(reader, [rules.parse(text, of_change=True)], before, 1, after, 2)
         assert (result.state, result.value) == expected, result

@@ -78,12 +78,16 @@ def test_decimal_limits_are_exact(limit):
 @pytest.mark.parametrize(
     ("text", "inside", "outside"),
     [
-        ("age_seconds <= 2h", 7200, 7201), ("age_seconds < .5d", 43_199, 43_200),
+        ("age_seconds <= 2h", 7200, 7201),
+        ("age_seconds < .5d", 43_199, 43_200),
         ("size_bytes >= 1.5 GB", 15 * 10**8, 10**9),
-        ("size_bytes = 1KiB", 1024, 1000), ("ndv in (1, 2,3)", 3, 4), ("ndv not in (0)", 1, 0),
-        ("ndv between 2 and 3", 3, 4), ("min between -5 and 5", -5, -6),
+        ("size_bytes = 1KiB", 1024, 1000),
+        ("ndv in (1, 2,3)", 3, 4),
+        ("ndv not in (0)", 1, 0),
+        ("ndv between 2 and 3", 3, 4),
+        ("min between -5 and 5", -5, -6),
     ],
-)  # fmt: skip
+)
 def test_units_ranges_and_lists(text, inside, outside):
     assert holds(text, Fraction(inside)) and not holds(text, Fraction(outside))
 
@@ -159,7 +163,7 @@ def test_missing_rules_file_is_named(tmp_path):
         ("99.5% of customer_id in lake.s.customers.id", ("customer_id",), "lake.s.customers.id", Fraction(995, 1000)),
         ('x in "my table".id', ("x",), '"my table".id', 1),
     ],
-)  # fmt: skip
+)
 def test_reference_is_parsed(text, columns, of, least):
     rule = rules.parse(text)
     assert (rule.measure, rule.columns, rule.of) == (rules.CONTAINMENT, columns, of)

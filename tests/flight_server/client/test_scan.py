@@ -23,10 +23,12 @@ COLUMNS = [(1, "id", "INT"), (2, "name", "STRING"), (3, "region", "STRING")]
 def with_ids(**ids):
     """Fields with the field ids of Iceberg."""
     types = {"id": pa.int32(), "s": pa.struct([pa.field("x", pa.int64(), metadata={"PARQUET:field_id": "9"})])}
-    return pa.schema([
-        pa.field(name, types.get(name, pa.string()), metadata=None if id is None else {"PARQUET:field_id": str(id)})
-        for name, id in ids.items()
-    ])  # fmt: skip
+    return pa.schema(
+        [
+            pa.field(name, types.get(name, pa.string()), metadata=None if id is None else {"PARQUET:field_id": str(id)})
+            for name, id in ids.items()
+        ]
+    )
 
 
 @pytest.fixture
@@ -45,8 +47,17 @@ def scanned(server, client, tmp_path):
             path = tmp_path / f"{at} ü.parquet"
             if table is not None:
                 pq.write_table(table, path)
-            rows.append({"file_path": str(path), "file_format": "PARQUET", "row_count": 10, "size_bytes": 100,
-                         "delete_files": [], "match": "SOME"} | row)  # fmt: skip
+            rows.append(
+                {
+                    "file_path": str(path),
+                    "file_format": "PARQUET",
+                    "row_count": 10,
+                    "size_bytes": 100,
+                    "delete_files": [],
+                    "match": "SOME",
+                }
+                | row
+            )
         described = [{"id": id, "path": name.split("."), "type": type} for id, name, type in columns]
         about = {"snapshot_id": 7, "format": format, "by_id": by_id, "columns": described}
         metadata = {METADATA: json.dumps(dict.fromkeys(("files", "rows", "bytes"), COUNTS)), TABLE: json.dumps(about)}
@@ -63,8 +74,10 @@ def rows_of(name, **values):
 def test_the_command_says_what_was_asked(scanned, server, client):
     scanned(where=pc.field("day") >= date(2026, 1, 31))
     assert server.commands[-1] == {
-        "scan": NAME, "snapshot": "current", "where": {"column": "day", "op": "GTE", "values": ["2026-01-31"]},
-    }  # fmt: skip
+        "scan": NAME,
+        "snapshot": "current",
+        "where": {"column": "day", "op": "GTE", "values": ["2026-01-31"]},
+    }
     client.scan(NAME, where="id = 1", columns=["id"], snapshot=4)
     assert server.commands[-1] == {"scan": NAME, "snapshot": 4, "where": "id = 1", "columns": ["id"]}
 
@@ -85,11 +98,19 @@ def test_partition_values_become_columns(scanned):
     assert scan.polars().filter(pl.col("id") == 1).collect().to_dicts() == expected
 
 
-@pytest.mark.parametrize(("type", "text", "value"), [
-    ("INT", "2026", 2026), ("INT", '"2026"', 2026), ("DATE", '"2026-01-31"', date(2026, 1, 31)),
-    ("DOUBLE", '"0.5"', 0.5), ("TIMESTAMPTZ", '"2026-01-31T00:00:00Z"', datetime(2026, 1, 31, tzinfo=UTC)),
-    ("DECIMAL(10,2)", '"1.5"', Decimal("1.50")), ("BOOLEAN", '"true"', True), ("BINARY", '"YWI="', b"ab"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("type", "text", "value"),
+    [
+        ("INT", "2026", 2026),
+        ("INT", '"2026"', 2026),
+        ("DATE", '"2026-01-31"', date(2026, 1, 31)),
+        ("DOUBLE", '"0.5"', 0.5),
+        ("TIMESTAMPTZ", '"2026-01-31T00:00:00Z"', datetime(2026, 1, 31, tzinfo=UTC)),
+        ("DECIMAL(10,2)", '"1.5"', Decimal("1.50")),
+        ("BOOLEAN", '"true"', True),
+        ("BINARY", '"YWI="', b"ab"),
+    ],
+)
 def test_partition_values_have_the_type_of_their_column(scanned, type, text, value):
     scan = scanned(({"partition_data_json": f'{{"p": {text}}}'}, rows_of("a")), columns=[*COLUMNS, (4, "p", type)])
     assert scan.dataset().to_table()["p"].to_pylist() == [value, value]
@@ -117,11 +138,15 @@ def test_paths_may_be_urls(scanned):
     assert scan.dataset(fs.LocalFileSystem()).count_rows() == 2
 
 
-@pytest.mark.parametrize(("row", "format", "message"), [
-    ({"delete_files": [{"file_path": "d", "file_content": "POSITION_DELETES"}]}, "iceberg", "by an Iceberg client"),
-    ({"delete_files": None}, "delta", "row-level deletes"), ({"file_format": "ORC"}, "iceberg", "not ORC"),
-    ({}, "paimon", "not paimon"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "format", "message"),
+    [
+        ({"delete_files": [{"file_path": "d", "file_content": "POSITION_DELETES"}]}, "iceberg", "by an Iceberg client"),
+        ({"delete_files": None}, "delta", "row-level deletes"),
+        ({"file_format": "ORC"}, "iceberg", "not ORC"),
+        ({}, "paimon", "not paimon"),
+    ],
+)
 def test_what_names_cannot_read_is_refused(scanned, row, format, message):
     scan = scanned((row, None), format=format)
     for read in (scan.dataset, scan.polars):
@@ -143,12 +168,15 @@ def test_columns_with_their_own_ids_are_read(scanned):
     assert scanned(({}, table), format="iceberg", by_id=True).dataset().to_table()["id"].to_pylist() == [5]
 
 
-@pytest.mark.parametrize(("ids", "message"), [
-    ({"id": 1, "former": 2, "region": 3}, "column former of .* has another name"),
-    ({"id": 1, "name": 7, "region": 3}, "column name of .* has another name or meaning"),
-    ({"id": 1, "name": None, "region": 3}, "no field ids"),
-    ({"id": 1, "region": 3}, "lacks the column name"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ({"id": 1, "former": 2, "region": 3}, "column former of .* has another name"),
+        ({"id": 1, "name": 7, "region": 3}, "column name of .* has another name or meaning"),
+        ({"id": 1, "name": None, "region": 3}, "no field ids"),
+        ({"id": 1, "region": 3}, "lacks the column name"),
+    ],
+)
 def test_names_that_mean_something_else_are_refused(scanned, server, ids, message):
     server.rows("information_schema.tables", KEY)
     with pytest.raises(ValueError, match=message):
@@ -161,9 +189,13 @@ def test_fields_of_structs_have_ids_too(scanned):
         scanned(({}, by_id(id=1, s=4)), columns=columns, by_id=True).dataset()
 
 
-@pytest.mark.parametrize(("known", "value"), [
-    ({"null_count": 10}, None), ({"null_count": 0, "min": "eu", "max": "eu"}, "eu"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("known", "value"),
+    [
+        ({"null_count": 10}, None),
+        ({"null_count": 0, "min": "eu", "max": "eu"}, "eu"),
+    ],
+)
 def test_a_column_that_a_file_lacks_has_the_value_that_statistics_say(scanned, server, known, value):
     scan = scanned(({}, by_id(id=1, name=2)), format="iceberg", by_id=True)
     (path,) = scan.files["file_path"].to_pylist()

@@ -81,9 +81,16 @@ def test_read_sends_the_command_as_a_ticket(server, client):
     tree = {"or": [{"column": "ndv", "op": "IS_NULL"}, {"column": "ndv", "op": "GT", "values": [10]}]}
     client.read("stats.columns", ["column_name", "ndv"], tree, "current", True, 5)
     assert server.commands == [
-        {"table": "stats.columns", "strict": True, "columns": ["column_name", "ndv"], "filter": tree,
-         "snapshot": "current", "allow_stale": True, "limit": 5}
-    ]  # fmt: skip
+        {
+            "table": "stats.columns",
+            "strict": True,
+            "columns": ["column_name", "ndv"],
+            "filter": tree,
+            "snapshot": "current",
+            "allow_stale": True,
+            "limit": 5,
+        }
+    ]
 
 
 def test_read_leaves_out_unset_arguments(server, client):
@@ -147,8 +154,9 @@ def test_history_is_in_commit_order(server, client):
     times = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
     column = TABLE | {"column_id": 1, "column_name": "id"}
     server.rows("stats.columns", *[column | {"snapshot_id": i, "ndv": float(i)} for i in (3, 5, 7, 9)])
-    server.rows("sys.snapshots", *[TABLE | {"snapshot_id": i, "committed_at": at}
-                                   for i, at in zip(ids, times, strict=True)])  # fmt: skip
+    server.rows(
+        "sys.snapshots", *[TABLE | {"snapshot_id": i, "committed_at": at} for i, at in zip(ids, times, strict=True)]
+    )
     found = client.history("lake.sales.orders", "id")
     assert found["snapshot_id"].to_pylist() == [9, 7, 3, 5]  # unlisted snapshots come first
     assert found["committed_at"].to_pylist() == [None, *times]
@@ -163,8 +171,10 @@ def test_history_of_an_ambiguous_column_name_is_an_error(server, client):
 
 def test_history_by_name_is_of_the_column_that_has_the_name_now(server, client):
     rows = [(1, 1, "id"), (1, 2, "old"), (2, 2, "id")]
-    server.rows("stats.columns", *[TABLE | dict(zip(("column_id", "snapshot_id", "column_name"), row, strict=True))
-                                   for row in rows])  # fmt: skip
+    server.rows(
+        "stats.columns",
+        *[TABLE | dict(zip(("column_id", "snapshot_id", "column_name"), row, strict=True)) for row in rows],
+    )
     now = ((1, "old"), (2, "id"), (3, "st.x"))
     server.rows("information_schema.tables", TABLE)
     server.rows("information_schema.columns", *[TABLE | {"column_id": i, "column_name": name} for i, name in now])
@@ -257,8 +267,10 @@ def _targets(server):
 def test_capture_requests_the_table_and_each_scalar_column(server, client, orders):
     outcomes = client.capture("lake.sales.orders")
     assert _targets(server) == [
-        {"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 1}, {"kind": "COLUMN", "column_id": 3},
-    ]  # fmt: skip
+        {"kind": "TABLE"},
+        {"kind": "COLUMN", "column_id": 1},
+        {"kind": "COLUMN", "column_id": 3},
+    ]
     assert [outcome["outcome"] for outcome in outcomes] == ["CAPTURED"] * 3
     assert all(outcome["table"] == "lake.sales.orders" for outcome in outcomes)
 
@@ -339,10 +351,16 @@ def test_action_with_one_result_returns_it(server, client):
 # Errors.
 
 SERVER_ERRORS = [
-    pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, flight.FlightUnavailableError,
-    flight.FlightInternalError, flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError,
-    flight.FlightTimedOutError, flight.FlightCancelledError,
-]  # fmt: skip
+    pa.ArrowInvalid,
+    pa.ArrowKeyError,
+    pa.ArrowNotImplementedError,
+    flight.FlightUnavailableError,
+    flight.FlightInternalError,
+    flight.FlightUnauthenticatedError,
+    flight.FlightUnauthorizedError,
+    flight.FlightTimedOutError,
+    flight.FlightCancelledError,
+]
 MESSAGE = '[UNKNOWN_TABLE] no table "lake.sales.evnts"; did you mean "lake. Detail"?'
 
 
@@ -381,9 +399,11 @@ def test_columns_with_the_same_name_are_captured_by_id(server, client):
     server.rows("information_schema.tables", TABLE | {"table_type": "BASE TABLE"})
     server.rows(
         "information_schema.columns",
-        *[TABLE | {"column_name": n, "data_type": t, "column_id": i}
-          for i, (n, t) in enumerate([("st.x", "INT"), ("st", "STRUCT"), ("st.x", "INT"), ("k", "INT")], 1)],
-    )  # fmt: skip
+        *[
+            TABLE | {"column_name": n, "data_type": t, "column_id": i}
+            for i, (n, t) in enumerate([("st.x", "INT"), ("st", "STRUCT"), ("st.x", "INT"), ("k", "INT")], 1)
+        ],
+    )
     server.answers["capture"] = lambda body: [{"outcome": "CAPTURED"} for _ in body["requests"]]
     with pytest.raises(pa.ArrowInvalid, match=r'AMBIGUOUS_COLUMN.*"st.x"; name one by its id: #1 or #3'):
         client.capture("lake.sales.orders", columns=["st.x"])

@@ -13,10 +13,21 @@ from tests.flight_server.command_line import KEY, NAME, column_row
 def test_show_prints_a_line_for_each_column(server, run):
     server.rows(
         "stats.columns",
-        column_row(column_id=2, column_name="b", min="x", null_count=1, row_count=4, ndv=900.0, ndv_lower=890.0,
-                  ndv_upper=918.0, freshness="INHERITED", max="y", max_is_exact=False),
+        column_row(
+            column_id=2,
+            column_name="b",
+            min="x",
+            null_count=1,
+            row_count=4,
+            ndv=900.0,
+            ndv_lower=890.0,
+            ndv_upper=918.0,
+            freshness="INHERITED",
+            max="y",
+            max_is_exact=False,
+        ),
         column_row(min="1", max="9", ndv=9.0, ndv_exact=True),
-    )  # fmt: skip
+    )
     status, out, err = run("show", NAME)
     assert (status, err) == (0, "")
     header, first, second = out.splitlines()
@@ -34,8 +45,10 @@ def test_show_lists_columns_that_are_not_captured_with_their_type(server, run):
     )
     _, out, _ = run("show", NAME)
     assert [line.split() for line in out.splitlines()[1:]] == [
-        ["tags", "ARRAY", "not", "captured"], ["id", "INT", "EXACT"], ["labels", "MAP", "not", "captured"],
-    ]  # fmt: skip
+        ["tags", "ARRAY", "not", "captured"],
+        ["id", "INT", "EXACT"],
+        ["labels", "MAP", "not", "captured"],
+    ]
     assert "tags" not in run("show", NAME, "--format", "csv")[1]
 
 
@@ -98,8 +111,14 @@ def test_diff_lists_changes_and_fail_on_sets_the_status(server, run, monkeypatch
     assert status == 0 and "+20%" in out and "+20 " in out
     status, out, _ = run("diff", NAME, 0, 2, "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(out)))
-    assert rows[0] == {"of": "table", "statistic": "row_count", "before": "100", "after": "120", "change": "20.0",
-                       "change_percent": "20.0"}  # fmt: skip
+    assert rows[0] == {
+        "of": "table",
+        "statistic": "row_count",
+        "before": "100",
+        "after": "120",
+        "change": "20.0",
+        "change_percent": "20.0",
+    }
     assert run("diff", NAME, 0, 2, "--fail-on", "row_count < -10%", "--fail-on", "gone: ndv > 5")[0] == 0
     status, _, err = run("diff", NAME, 0, 2, "--fail-on", "id: ndv > 10%")
     assert status == 1 and "id: ndv > 10%: 100 → 120 (+20%)" in err
@@ -119,21 +138,28 @@ def test_diff_warns_of_inherited_records(server, run):
 
 
 def test_history_is_in_commit_order(server, run):
-    rows = [column_row(snapshot_id=at, max=str(at * 10), row_count=at * 10**7 + 1, null_count=0, mean=at * 1.5)
-            for at in (7, 3, 5)]  # fmt: skip
+    rows = [
+        column_row(snapshot_id=at, max=str(at * 10), row_count=at * 10**7 + 1, null_count=0, mean=at * 1.5)
+        for at in (7, 3, 5)
+    ]
     server.rows("stats.columns", *rows)
-    server.rows("sys.snapshots", *(
-        KEY | {"snapshot_id": at, "committed_at": datetime(2026, 1, day, tzinfo=UTC)}
-        for day, at in enumerate((5, 7, 3), 1)
-    ))  # fmt: skip
+    server.rows(
+        "sys.snapshots",
+        *(
+            KEY | {"snapshot_id": at, "committed_at": datetime(2026, 1, day, tzinfo=UTC)}
+            for day, at in enumerate((5, 7, 3), 1)
+        ),
+    )
     status, out, err = run("history", NAME, "id")
     assert status == 0
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["5", "7", "3"]
     assert "row_count       ▆█▄  50,000,001 → 30,000,001\n" in err
     printed = json.loads(run("history", NAME, "id", "--format", "json")[1])
     assert [(row["snapshot_id"], row["max"], row["mean"]) for row in printed] == [
-        (5, "50", 7.5), (7, "70", 10.5), (3, "30", 4.5),
-    ]  # fmt: skip
+        (5, "50", 7.5),
+        (7, "70", 10.5),
+        (3, "30", 4.5),
+    ]
     assert run("history", NAME, "id", "--format", "csv")[1].startswith("snapshot_id,committed_at,row_count")
 
 

@@ -63,8 +63,9 @@ def test_connect_makes_a_relative_path_absolute(server, run, tmp_path, monkeypat
     run("connect", "lake", "delta", "lake")
     run("connect", "lake", "delta", "s3://bucket/lake")
     assert [body["uri"] for name, body in server.actions if name == "register_connector"] == [
-        str(tmp_path / "lake"), "s3://bucket/lake",
-    ]  # fmt: skip
+        str(tmp_path / "lake"),
+        "s3://bucket/lake",
+    ]
 
 
 def test_capture_prints_one_line_per_table(server, run):
@@ -99,9 +100,13 @@ def test_capture_sends_the_sampling_flags(server, run):
     assert sampling == [[None, "RANDOM_ROW_GROUP"], [None, {"method": "METADATA_GUIDED"} | budget]]
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    (["--sample", "some"], "must be random or guided"), (["--max-rows", "5"], "say --sample random"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--sample", "some"], "must be random or guided"),
+        (["--max-rows", "5"], "say --sample random"),
+    ],
+)
 def test_invalid_sampling_flags_are_a_usage_error(server, run, flags, message):
     status, _, err = run("capture", NAME, *flags)
     assert status == 2 and message in err and not server.actions
@@ -132,9 +137,10 @@ def test_capture_fails_when_an_outcome_is_degraded(server, run):
 def test_capture_says_which_files_it_lacks_and_has_not_failed(server, run):
     set_capture_outcome(server, detail='file "a.parquet": no such file', attributes={"files": 4, "files_failed": 1})
     assert run("capture", NAME) == (
-        0, f"{NAME}: table and 1 column captured by spark\n",
+        0,
+        f"{NAME}: table and 1 column captured by spark\n",
         f'statflight: {NAME}: table and 1 column: CAPTURED, but file "a.parquet": no such file\n',
-    )  # fmt: skip
+    )
 
 
 def test_column_missing_in_an_old_snapshot_fails_only_when_named(server, run):
@@ -153,8 +159,10 @@ def test_columns_that_the_capture_finds_to_be_new_or_gone(server, run):
         server.rows("information_schema.columns", new)
         lacks = {"outcome": "DEGRADED", "detail": "no column with id 1 in snapshot 5"}
         targets = [request["target"] for request in body["requests"]]
-        return [lacks if target.get("column_id") == 1 else {"outcome": "CAPTURED", "engine_id": "spark"}
-                for target in targets]  # fmt: skip
+        return [
+            lacks if target.get("column_id") == 1 else {"outcome": "CAPTURED", "engine_id": "spark"}
+            for target in targets
+        ]
 
     server.answers["capture"] = capture
     status, out, err = run("capture", NAME)
@@ -176,11 +184,19 @@ def test_columns_add_up_and_an_unknown_one_fails_before_anything_is_captured(ser
     assert not [action for action in server.actions if action[0] == "capture"]
 
 
-@pytest.mark.parametrize(("given", "names"), [
-    ('"a,b",c', ["a,b", "c"]), ('c, st."x,y"', ["c", "st.x,y"]), ('"m""n,o"', ['m"n,o']),
-    ('"d.e",q"t', ["d.e", 'q"t']), ('"a,b', ['"a', "b"]), ('"a b","m""n",x"', ["a b", 'm"n', 'x"']),
-    ('"k=c d"', ["k=c d"]), ('"a"b"', ['"a"b"']),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ('"a,b",c', ["a,b", "c"]),
+        ('c, st."x,y"', ["c", "st.x,y"]),
+        ('"m""n,o"', ['m"n,o']),
+        ('"d.e",q"t', ["d.e", 'q"t']),
+        ('"a,b', ['"a', "b"]),
+        ('"a b","m""n",x"', ["a b", 'm"n', 'x"']),
+        ('"k=c d"', ["k=c d"]),
+        ('"a"b"', ['"a"b"']),
+    ],
+)
 def test_names_may_be_quoted(given, names):
     assert names_of([given]) == names
 
@@ -219,20 +235,41 @@ def test_jobs_lists_what_waited_for_captures_of_the_last_hour_did(server, run):
     now = datetime.now(UTC)
 
     def made(minutes, target, outcome="CAPTURED", engine="native", call="call-1", detail=None):
-        return KEY | {"decided_at": now - timedelta(minutes=minutes), "correlation_id": call, "snapshot_id": 4,
-                      "target_kind": target.partition("-")[0].upper(), "storage_id": target, "outcome": outcome,
-                      "engine_id": engine, "detail": detail, "elapsed_ms": 40.0}  # fmt: skip
+        return KEY | {
+            "decided_at": now - timedelta(minutes=minutes),
+            "correlation_id": call,
+            "snapshot_id": 4,
+            "target_kind": target.partition("-")[0].upper(),
+            "storage_id": target,
+            "outcome": outcome,
+            "engine_id": engine,
+            "detail": detail,
+            "elapsed_ms": 40.0,
+        }
 
     server.rows(
         "sys.capture_decisions",
-        made(9, "table"), made(9, "column-1", "DEGRADED", "local", detail="out of memory"), made(8, "column-1"),
+        made(9, "table"),
+        made(9, "column-1", "DEGRADED", "local", detail="out of memory"),
+        made(8, "column-1"),
         made(5, "table", "FAILED", "native", "call-2", "no such file"),
-        made(4, "file-1", "DEGRADED", "native", "call-4"), made(4, "expression-1", "UNCAPTURABLE", None, "call-4"),
-        made(20, "table", call="of-the-job"), made(6, "table", "SKIPPED", "policy", "call-3"),
-    )  # fmt: skip
-    server.rows("sys.capture_jobs", KEY | {"job_id": "stored", "state": "SUCCEEDED", "progress": 1.0, "queued_at": now,
-                                           "started_at": now - timedelta(minutes=21),
-                                           "finished_at": now - timedelta(minutes=20)})  # fmt: skip
+        made(4, "file-1", "DEGRADED", "native", "call-4"),
+        made(4, "expression-1", "UNCAPTURABLE", None, "call-4"),
+        made(20, "table", call="of-the-job"),
+        made(6, "table", "SKIPPED", "policy", "call-3"),
+    )
+    server.rows(
+        "sys.capture_jobs",
+        KEY
+        | {
+            "job_id": "stored",
+            "state": "SUCCEEDED",
+            "progress": 1.0,
+            "queued_at": now,
+            "started_at": now - timedelta(minutes=21),
+            "finished_at": now - timedelta(minutes=20),
+        },
+    )
     status, out, _ = run("jobs", "--format", "json")
     told = [(job["job_id"], job["state"], job["progress"], job["message"]) for job in json.loads(out)]
     assert told == [
@@ -246,8 +283,15 @@ def test_jobs_lists_what_waited_for_captures_of_the_last_hour_did(server, run):
     assert "decided_at" in json.dumps(asked)
 
 
-PUBLISHED = {"table": NAME, "snapshot_id": 4, "to": "iceberg", "state": "CURRENT", "location": "file:///x.stats",
-             "columns": ["id", "name"], "detail": ""}  # fmt: skip
+PUBLISHED = {
+    "table": NAME,
+    "snapshot_id": 4,
+    "to": "iceberg",
+    "state": "CURRENT",
+    "location": "file:///x.stats",
+    "columns": ["id", "name"],
+    "detail": "",
+}
 
 
 def test_publish_prints_columns_snapshot_and_location(server, run):
@@ -259,14 +303,16 @@ def test_publish_prints_columns_snapshot_and_location(server, run):
 
 def test_publish_sends_its_flags_and_options(server, run):
     server.answers["publish"] = lambda body: [PUBLISHED | {"state": "DRY_RUN", "detail": "left out: tags"}]
-    status, out, _ = run(
-        "publish", NAME, "--to", "hive", "--dry-run", "--allow-inherited", "-o", "uri=thrift://h:1"
-    )  # fmt: skip
+    status, out, _ = run("publish", NAME, "--to", "hive", "--dry-run", "--allow-inherited", "-o", "uri=thrift://h:1")
     assert status == 0 and "would be published" in out and out.endswith("; left out: tags\n")
     assert server.actions[-1][1] == {
-        "table": NAME, "snapshot": "current", "to": "hive", "dry_run": True, "allow_inherited": True,
+        "table": NAME,
+        "snapshot": "current",
+        "to": "hive",
+        "dry_run": True,
+        "allow_inherited": True,
         "options": {"uri": "thrift://h:1"},
-    }  # fmt: skip
+    }
     assert run("publish", NAME, "--to", "hive", "-o", "nonsense")[0] == 2
 
 

@@ -48,11 +48,15 @@ def test_check_without_a_rule_is_status_2_unless_the_table_is_unknown(server, ru
     assert (status, out) == (1, "") and "UNKNOWN_TABLE" in err
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["--rule", "null_fraction <="], "cannot be read"),
-    (["--rule", "drift < 1"], "--against"), (["--rules", "/no/such/file.toml"], "file.toml"),
-    (["--rule", "ndv > 1", "--against", "yesterday"], "yesterday"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rule", "null_fraction <="], "cannot be read"),
+        (["--rule", "drift < 1"], "--against"),
+        (["--rules", "/no/such/file.toml"], "file.toml"),
+        (["--rule", "ndv > 1", "--against", "yesterday"], "yesterday"),
+    ],
+)
 def test_invalid_rule_is_status_2(server, run, arguments, message):
     status, out, err = run("check", NAME, *arguments)
     assert (status, out) == (2, "") and message in err

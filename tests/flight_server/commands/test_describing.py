@@ -13,7 +13,10 @@ def test_describe_sends_what_is_given_and_shows_what_is_said(server, run):
     sent = []
     server.answers["describe"] = lambda body: [sent.append(body) or SAID]
     assert run("describe", NAME, "--owner", "ann", "--tag", "a,b", "--note", "") == (
-        0, "description: people\ntags: a, b\n", "")  # fmt: skip
+        0,
+        "description: people\ntags: a, b\n",
+        "",
+    )
     run("describe", NAME, "--tag", "")
     run("describe", NAME)
     wanted = [{"owner": "ann", "tags": ["a", "b"], "notes": ""}, {"tags": []}, {}]
@@ -28,8 +31,12 @@ def test_describe_as_json_and_of_nothing_said(server, run):
 
 
 def test_joins_lists_the_keys_of_and_to_what_matches(server, run):
-    server.rows("sys.relationships", relationship("a", "b"), relationship("t", "a", kind="DECLARED", containment=None,
-                containment_low=None, containment_high=None), relationship("c", "d"))  # fmt: skip
+    server.rows(
+        "sys.relationships",
+        relationship("a", "b"),
+        relationship("t", "a", kind="DECLARED", containment=None, containment_low=None, containment_high=None),
+        relationship("c", "d"),
+    )
     server.rows("information_schema.tables", {"table_catalog": "lake", "table_schema": "s", "table_name": "a"})
     for pattern in ("lake.s.a", "a", "*.a"):
         status, out, err = run("joins", pattern)

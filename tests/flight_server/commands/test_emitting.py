@@ -14,23 +14,67 @@ from tests.http_receiver import receiving
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 7}
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
 COLUMNS = [
-    KEY | {"column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": 10, "null_count": 2, "ndv": 8.0,
-           "min": "0", "max": "9", "mean": 4.5, "stddev": 3.0, "max_width_bytes": 8},
-    KEY | {"column_id": 2, "column_name": "name", "logical_type": "STRING", "row_count": 10, "null_count": None,
-           "ndv": None, "min": "a", "max": "z", "max_width_bytes": 12, "mean": None, "stddev": None},
-    KEY | {"column_id": 3, "column_name": "ratio", "logical_type": "DOUBLE", "row_count": 10, "null_count": 0,
-           "ndv": 3.2, "min": "-Infinity", "max": "1.5", "max_width_bytes": 8, "mean": None, "stddev": None},
-]  # fmt: skip
+    KEY
+    | {
+        "column_id": 1,
+        "column_name": "id",
+        "logical_type": "INT",
+        "row_count": 10,
+        "null_count": 2,
+        "ndv": 8.0,
+        "min": "0",
+        "max": "9",
+        "mean": 4.5,
+        "stddev": 3.0,
+        "max_width_bytes": 8,
+    },
+    KEY
+    | {
+        "column_id": 2,
+        "column_name": "name",
+        "logical_type": "STRING",
+        "row_count": 10,
+        "null_count": None,
+        "ndv": None,
+        "min": "a",
+        "max": "z",
+        "max_width_bytes": 12,
+        "mean": None,
+        "stddev": None,
+    },
+    KEY
+    | {
+        "column_id": 3,
+        "column_name": "ratio",
+        "logical_type": "DOUBLE",
+        "row_count": 10,
+        "null_count": 0,
+        "ndv": 3.2,
+        "min": "-Infinity",
+        "max": "1.5",
+        "max_width_bytes": 8,
+        "mean": None,
+        "stddev": None,
+    },
+]
 TABLE = KEY | {"format": "delta", "location": "s3://bucket/lake/t"}
 RECORD = KEY | {"row_count": 10, "data_file_count": 2, "total_size_bytes": 99}
-BUCKETS = [KEY | {"column_id": 1, "column_name": "id", "bucket": i, "lower": str(i * 5), "upper": str(i * 5 + 4),
-                  "row_count": 4.0} for i in range(2)]  # fmt: skip
+BUCKETS = [
+    KEY
+    | {"column_id": 1, "column_name": "id", "bucket": i, "lower": str(i * 5), "upper": str(i * 5 + 4), "row_count": 4.0}
+    for i in range(2)
+]
 COMMON = [KEY | {"column_id": 2, "column_name": "name", "rank": 1, "value": "secret", "count": 5}]
 
 
 def profile(**changed) -> Profile:
-    parts = {"table": TABLE, "record": RECORD, "columns": COLUMNS, "quantiles": {1: {0.25: "2", 0.5: "4"}},
-            "histograms": {1: BUCKETS}}  # fmt: skip
+    parts = {
+        "table": TABLE,
+        "record": RECORD,
+        "columns": COLUMNS,
+        "quantiles": {1: {0.25: "2", 0.5: "4"}},
+        "histograms": {1: BUCKETS},
+    }
     return Profile(**(parts | changed))
 
 
@@ -42,10 +86,10 @@ def test_openlineage_document_has_numbers_only():
     facet = dataset["facets"]["dataQualityMetrics"]
     assert (facet["rowCount"], facet["bytes"], facet["fileCount"]) == (10, 99, 2)
     assert facet["columnMetrics"] == {
-        "id": {"nullCount": 2, "distinctCount": 8, "count": 10, "min": 0, "max": 9,
-               "quantiles": {"0.25": 2, "0.5": 4}},
-        "name": {"count": 10}, "ratio": {"nullCount": 0, "distinctCount": 3, "count": 10, "max": 1.5},
-    }  # fmt: skip
+        "id": {"nullCount": 2, "distinctCount": 8, "count": 10, "min": 0, "max": 9, "quantiles": {"0.25": 2, "0.5": 4}},
+        "name": {"count": 10},
+        "ratio": {"nullCount": 0, "distinctCount": 3, "count": 10, "max": 1.5},
+    }
     assert dataset["facets"]["version"]["datasetVersion"] == "7"
     local = openlineage(profile(table=TABLE | {"location": "/lake/t"}), NOW)["dataset"]
     assert (local["namespace"], local["name"]) == ("file", "/lake/t")
@@ -58,11 +102,19 @@ def test_datahub_document_has_all_statistics_and_values_on_request():
     assert (value["rowCount"], value["columnCount"], value["sizeInBytes"]) == (10, 3, 99)
     first, second, _ = value["fieldProfiles"]
     assert first == {
-        "fieldPath": "id", "uniqueCount": 8, "uniqueProportion": 0.8, "nullCount": 2, "nullProportion": 0.2, "min": "0",
-        "max": "9", "mean": "4.5", "stdev": "3.0", "median": "4",
+        "fieldPath": "id",
+        "uniqueCount": 8,
+        "uniqueProportion": 0.8,
+        "nullCount": 2,
+        "nullProportion": 0.2,
+        "min": "0",
+        "max": "9",
+        "mean": "4.5",
+        "stdev": "3.0",
+        "median": "4",
         "quantiles": [{"quantile": "0.25", "value": "2"}, {"quantile": "0.5", "value": "4"}],
         "histogram": {"boundaries": ["0", "4", "9"], "heights": [4.0, 4.0]},
-    }  # fmt: skip
+    }
     assert second == {"fieldPath": "name", "min": "a", "max": "z"}
     with_values = json.loads(datahub(profile(common={2: COMMON}), NOW)["proposal"]["aspect"]["value"])
     assert with_values["fieldProfiles"][1]["distinctValueFrequencies"] == [{"value": "secret", "frequency": 5}]
@@ -72,9 +124,24 @@ def test_openmetadata_document_has_known_keys_only():
     body = openmetadata(profile(), NOW)
     at = int(NOW.timestamp() * 1000)
     assert body["tableProfile"] == {"timestamp": at, "rowCount": 10, "columnCount": 3, "sizeInByte": 99}
-    known = {"name", "timestamp", "valuesCount", "nullCount", "nullProportion", "distinctCount", "distinctProportion",
-             "min", "max", "minLength", "maxLength", "mean", "median", "firstQuartile", "thirdQuartile",
-             "histogram"}  # fmt: skip
+    known = {
+        "name",
+        "timestamp",
+        "valuesCount",
+        "nullCount",
+        "nullProportion",
+        "distinctCount",
+        "distinctProportion",
+        "min",
+        "max",
+        "minLength",
+        "maxLength",
+        "mean",
+        "median",
+        "firstQuartile",
+        "thirdQuartile",
+        "histogram",
+    }
     assert all(set(column) <= known and column["timestamp"] == at for column in body["columnProfile"])
     first, second, third = body["columnProfile"]
     assert (first["min"], first["max"], first["median"], first["firstQuartile"]) == (0, 9, 4, 2)

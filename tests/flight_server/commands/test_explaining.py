@@ -15,8 +15,9 @@ def plan(size_mib: int, joined_mib: int) -> Plan:
             Operator(1, "Project", "Project [o_custkey]", None, joined_mib * MIB),
             Operator(2, "LogicalRelation", "Scan orders", None, size_mib * MIB),
         ),
-        (), "",
-    )  # fmt: skip
+        (),
+        "",
+    )
 
 
 def test_a_table_is_compared_as_the_join_sees_it():

@@ -82,7 +82,9 @@ def test_progress_bar_description():
     words = "3 of 12 files, 1.0 GiB of 4.0 GiB, 200.0 MiB/s"
     assert described(["a"], {"a": Running(0.25, words)}, 9.0) == (0.25, "a", words)
     assert described(["a", "b", "c"], {"b": waiting, "c": Running(0.5, words)}, 30.0) == (
-        1.5, "1 of 3 tables, 2/min", f"c: {words}",
-    )  # fmt: skip
+        1.5,
+        "1 of 3 tables, 2/min",
+        f"c: {words}",
+    )
     assert described(["a", "b"], {"a": waiting, "b": waiting}, 1.0) == (0.0, "0 of 2 tables", "")
     assert described(["a"], {}, 1.0) == (1.0, "a", "")

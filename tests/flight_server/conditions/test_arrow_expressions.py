@@ -33,7 +33,7 @@ TREES = [
     (f("a") == pa.scalar(None), leaf("a", "EQ", None)),
     (f("a") == 2**63 - 1, leaf("a", "EQ", 2**63 - 1)),
     (f("a") == Decimal("1.50"), leaf("a", "EQ", Decimal("1.50"))),
-    (f("a") == "it's \"x\"\n)", leaf("a", "EQ", "it's \"x\"\n)")),
+    (f("a") == 'it\'s "x"\n)', leaf("a", "EQ", 'it\'s "x"\n)')),
     (f("a") == "", leaf("a", "EQ", "")),
     (f("a") == b"x\x00", leaf("a", "EQ", "eAA=")),
     (f('odd) "name"') == 1, leaf('odd) "name"', "EQ", 1)),
@@ -53,9 +53,11 @@ TREES = [
     (f("a").isin(["x, y", '"']), {"and": [leaf("a", "IS_NOT_NULL"), leaf("a", "IN", "x, y", '"')]}),
     (f("a").isin([NOON]), {"and": [leaf("a", "IS_NOT_NULL"), leaf("a", "IN", "2026-01-31T12:00:00.500000Z")]}),
     ((f("a") == 1) & (f("b") == 2) & (f("c") == 3), {"and": [leaf(c, "EQ", i) for i, c in enumerate("abc", 1)]}),
-    ((f("a") == 1) & ((f("b") == 2) | (f("c") == 3)),
-     {"and": [leaf("a", "EQ", 1), {"or": [leaf("b", "EQ", 2), leaf("c", "EQ", 3)]}]}),
-]  # fmt: skip
+    (
+        (f("a") == 1) & ((f("b") == 2) | (f("c") == 3)),
+        {"and": [leaf("a", "EQ", 1), {"or": [leaf("b", "EQ", 2), leaf("c", "EQ", 3)]}]},
+    ),
+]
 
 
 @pytest.mark.parametrize(("expression", "tree"), TREES, ids=lambda part: str(part)[:60])
@@ -113,12 +115,15 @@ def test_long_chains_stay_flat():
 
 TABLE = pa.table({"i": [None, 0, 1, 2, 3], "s": ["a", None, "b", "", "a"]})
 LEAVES = st.one_of(
-    st.builds(lambda op, v: op(f("i"), v), st.sampled_from([pc.equal, pc.not_equal, pc.less, pc.greater_equal]),
-              st.sampled_from([0, 2, 5])),
+    st.builds(
+        lambda op, v: op(f("i"), v),
+        st.sampled_from([pc.equal, pc.not_equal, pc.less, pc.greater_equal]),
+        st.sampled_from([0, 2, 5]),
+    ),
     st.builds(lambda v: f("s") == v, st.sampled_from(["a", "", "z"])),
     st.builds(lambda v: f("i").isin(pa.array(v, pa.int64())), st.lists(st.sampled_from([None, 0, 1, 2]), max_size=3)),
     st.sampled_from([f("i").is_null(), f("s").is_valid()]),
-)  # fmt: skip
+)
 EXPRESSIONS = st.recursive(
     LEAVES,
     lambda e: st.one_of(st.builds(lambda a, b: a & b, e, e), st.builds(lambda a, b: a | b, e, e), e.map(lambda a: ~a)),

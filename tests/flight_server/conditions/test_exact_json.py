@@ -8,8 +8,21 @@ import pytest
 
 from flight_server.conditions.exact_json import dumps, loads
 
-SAME = [0.1, -2.5, 1e300, 2**70, Decimal("0.10000000000000000001"), Decimal("1E+400"), Decimal("-12345678901234567.89"),
-        math.inf, True, None, "é\n", [], {"a": [Decimal("1E-400"), {"b": "x"}]}]  # fmt: skip
+SAME = [
+    0.1,
+    -2.5,
+    1e300,
+    2**70,
+    Decimal("0.10000000000000000001"),
+    Decimal("1E+400"),
+    Decimal("-12345678901234567.89"),
+    math.inf,
+    True,
+    None,
+    "é\n",
+    [],
+    {"a": [Decimal("1E-400"), {"b": "x"}]},
+]
 
 
 @pytest.mark.parametrize("value", SAME, ids=str)

@@ -47,14 +47,25 @@ ACCEPTED = {
     "a =\n1": leaf("a", "EQ", 1),
     # columns of the flights that are SQL keywords
     "min = '1' AND max = '2' AND rank = 1 AND count > 2 AND value = 'x'": {
-        "and": [leaf("min", "EQ", "1"), leaf("max", "EQ", "2"), leaf("rank", "EQ", 1), leaf("count", "GT", 2),
-                leaf("value", "EQ", "x")]
+        "and": [
+            leaf("min", "EQ", "1"),
+            leaf("max", "EQ", "2"),
+            leaf("rank", "EQ", 1),
+            leaf("count", "GT", 2),
+            leaf("value", "EQ", "x"),
+        ]
     },
     "lower < 'x' OR upper > 'y' OR format = 'delta' OR role = 'NDV' OR data IS NULL OR mode = 'SYNC'": {
-        "or": [leaf("lower", "LT", "x"), leaf("upper", "GT", "y"), leaf("format", "EQ", "delta"),
-               leaf("role", "EQ", "NDV"), leaf("data", "IS_NULL"), leaf("mode", "EQ", "SYNC")]
+        "or": [
+            leaf("lower", "LT", "x"),
+            leaf("upper", "GT", "y"),
+            leaf("format", "EQ", "delta"),
+            leaf("role", "EQ", "NDV"),
+            leaf("data", "IS_NULL"),
+            leaf("mode", "EQ", "SYNC"),
+        ]
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("sql", "tree"), ACCEPTED.items(), ids=ACCEPTED)

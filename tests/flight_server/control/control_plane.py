@@ -99,5 +99,11 @@ def requests(*ids: int) -> dict[str, Any]:
 
 
 def outcome(word: str = "CAPTURED", detail: str = "", **attributes: Any) -> dict[str, Any]:
-    return {"outcome": word, "engine_id": "e", "detail": detail, "attributes": attributes, "snapshot_id": 1,
-            "storage_id": "table"}  # fmt: skip
+    return {
+        "outcome": word,
+        "engine_id": "e",
+        "detail": detail,
+        "attributes": attributes,
+        "snapshot_id": 1,
+        "storage_id": "table",
+    }

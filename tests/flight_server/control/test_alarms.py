@@ -22,8 +22,15 @@ from tests.http_receiver import receiving
 
 
 def change(after, before="PASSED", column="id", rule="id: ndv > 5", value=3.0, detail="exact"):
-    return {"column": column, "rule": rule, "level": "fail", "before": before, "after": after, "value": value,
-            "detail": detail}  # fmt: skip
+    return {
+        "column": column,
+        "rule": rule,
+        "level": "fail",
+        "before": before,
+        "after": after,
+        "value": value,
+        "detail": detail,
+    }
 
 
 def message(*changes, table="lake.s.<t>", owner=None):
@@ -113,10 +120,16 @@ def test_slack_shows_a_title_and_a_line_for_each_change():
     assert body["blocks"][0]["text"]["text"].endswith("and 5 more")
 
 
-@pytest.mark.parametrize(("value", "detail", "told"), [
-    (0.9999999, "", " is 0.9999999"), (1234567.0, "", " is 1,234,567"), (1 / 3, "a guess", " is 0.333333; a guess"),
-    (None, "2025-12-31; inexact", ": 2025-12-31; inexact"), (None, "ndv is unknown", ": ndv is unknown"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "detail", "told"),
+    [
+        (0.9999999, "", " is 0.9999999"),
+        (1234567.0, "", " is 1,234,567"),
+        (1 / 3, "a guess", " is 0.333333; a guess"),
+        (None, "2025-12-31; inexact", ": 2025-12-31; inexact"),
+        (None, "ndv is unknown", ": ndv is unknown"),
+    ],
+)
 def test_value_is_neither_unknown_nor_whole_if_it_is_not(value, detail, told):
     (body,) = made("slack+https://h/x", message(change("FAILED", value=value, detail=detail)))
     assert body["blocks"][0]["text"]["text"].split("\n")[1] == f"FAILED lake.s.&lt;t&gt;: id: ndv &gt; 5{told}"

@@ -54,8 +54,10 @@ def test_file_whose_row_is_replaced_has_not_changed():
         (one,) = rows("t", 1, [1], producer="ENGINE_COMPUTED")
         key = {name: one[name] for name in ("table_catalog", "table_schema", "table_name")}
         put(app, [one])
-        files = [{"file_path": path, "file_content": "DATA", "row_count": count, "size_bytes": size}
-                 for path, count, size in (("a", 70, 7), ("b", 20, 7), ("c", 10, 7))]  # fmt: skip
+        files = [
+            {"file_path": path, "file_content": "DATA", "row_count": count, "size_bytes": size}
+            for path, count, size in (("a", 70, 7), ("b", 20, 7), ("c", 10, 7))
+        ]
         for snapshot, mode, size in ((1, "ASYNC", 7), (2, "SYNC", 8)):
             listed = [key | {"snapshot_id": snapshot, "capture_mode": mode} | file for file in files]
             put(app, [*listed[:2], listed[2] | {"size_bytes": size}], "stats.files", "replace_snapshot")
@@ -91,8 +93,14 @@ def test_policy_bounds_how_old_an_inherited_distribution_is():
     with app_in(auto_analyze="max_snapshots_behind=1, columns=none") as app:
         app.database.write(lambda c: app.catalog.register(c, ("lake", "s", "t"), "id", "iceberg"))
         app.database.write(lambda c: app.catalog.put_connector(c, "lake", "iceberg", "u", {}))
-        sketch = {"target_kind": "COLUMN", "storage_id": "column-0000000000000000001", "column_id": 1, "role": "NDV",
-                  "sketch_type": "x", "data": b"1"}  # fmt: skip
+        sketch = {
+            "target_kind": "COLUMN",
+            "storage_id": "column-0000000000000000001",
+            "column_id": 1,
+            "role": "NDV",
+            "sketch_type": "x",
+            "data": b"1",
+        }
         one = rows("t", 1, [1], schema_hash="h")[0]
         key = {name: one[name] for name in ("table_catalog", "table_schema", "table_name", "snapshot_id")}
         put(app, [one])
@@ -136,12 +144,27 @@ def test_another_schema_at_the_same_snapshot_does_not_wait_for_a_retry():
 def discover(app, current, schema="h"):
     """Stores an inspection of the table, which has the snapshots 1 to `current`."""
     snapshots = [
-        {"snapshot_id": i, "ordinal": i, "parent_snapshot_id": None, "sequence_number": None, "committed_at": None,
-         "operation": None, "schema_hash": schema}
+        {
+            "snapshot_id": i,
+            "ordinal": i,
+            "parent_snapshot_id": None,
+            "sequence_number": None,
+            "committed_at": None,
+            "operation": None,
+            "schema_hash": schema,
+        }
         for i in range(1, current + 1)
-    ]  # fmt: skip
-    found = {"schema": "s", "name": "t", "table_id": "id", "location": "l", "schema_hash": schema,
-             "schemas": {schema: []}, "current_snapshot_id": current, "snapshots": snapshots}  # fmt: skip
+    ]
+    found = {
+        "schema": "s",
+        "name": "t",
+        "table_id": "id",
+        "location": "l",
+        "schema_hash": schema,
+        "schemas": {schema: []},
+        "current_snapshot_id": current,
+        "snapshots": snapshots,
+    }
     app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "iceberg", [found]))
 
 

@@ -126,8 +126,15 @@ def test_finish_all_ends_tasks_and_durable_jobs_together(control):
 
 def test_capture_decisions_are_stored_for_each_table(control):
     control.submit_many(8)
-    decision = {"snapshot_id": 1, "target_kind": "TABLE", "storage_id": "table", "outcome": "CAPTURED",
-                "engine_id": "e", "detail": "", "elapsed_ms": 1.0}  # fmt: skip
+    decision = {
+        "snapshot_id": 1,
+        "target_kind": "TABLE",
+        "storage_id": "table",
+        "outcome": "CAPTURED",
+        "engine_id": "e",
+        "detail": "",
+        "elapsed_ms": 1.0,
+    }
     leases = control.take(64)
     control.queue.finish(finish_bodies(leases, decisions=[decision]))
     stored = control.database.rows("SELECT table_name, correlation_id FROM capture_decisions ORDER BY 1")

@@ -57,9 +57,14 @@ def setup(tmp_path):
         clock, notifications = Clock(), Notifications()
         old = app.checking
         checking = Checking(
-            app.database, app.catalog, app.scanner, old._file, notifications, LATE_SECONDS,
+            app.database,
+            app.catalog,
+            app.scanner,
+            old._file,
+            notifications,
+            LATE_SECONDS,
             clock=clock,
-        )  # fmt: skip
+        )
         app.checking = checking
 
         def snapshot(number: int, nulls: int) -> int:
@@ -156,12 +161,28 @@ def loads(setup):
     def load(number):
         ids = list(range(1, number + 1))
         snapshots = [
-            {"snapshot_id": i, "ordinal": i, "schema_hash": "h", "parent_snapshot_id": None, "sequence_number": None,
-             "committed_at": None, "operation": None} for i in ids
-        ]  # fmt: skip
-        found = {"schema": "s", "name": "t", "table_id": "id", "location": "x", "schema_hash": "h",
-                 "schemas": {"h": [["id", "INT", True, None]]}, "current_snapshot_id": number,
-                 "live_snapshot_ids": ids, "snapshots": snapshots}  # fmt: skip
+            {
+                "snapshot_id": i,
+                "ordinal": i,
+                "schema_hash": "h",
+                "parent_snapshot_id": None,
+                "sequence_number": None,
+                "committed_at": None,
+                "operation": None,
+            }
+            for i in ids
+        ]
+        found = {
+            "schema": "s",
+            "name": "t",
+            "table_id": "id",
+            "location": "x",
+            "schema_hash": "h",
+            "schemas": {"h": [["id", "INT", True, None]]},
+            "current_snapshot_id": number,
+            "live_snapshot_ids": ids,
+            "snapshots": snapshots,
+        }
         app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
 
     def captured(number, rows, ndv=None):
@@ -229,8 +250,9 @@ def test_comparing_rules_use_the_previous_snapshot_or_the_named_one(setup):
     snapshot(2, 0)
     found = LocalReader(app.scanner, ANONYMOUS).read("sys.checks", where=[equal("snapshot_id", 2)]).to_pylist()
     assert {(row["rule"], row["state"]) for row in found} == {
-        ("schema_changes = 0", "PASSED"), ("schema_changes = 0 against 1", "PASSED"),
-    }  # fmt: skip
+        ("schema_changes = 0", "PASSED"),
+        ("schema_changes = 0 against 1", "PASSED"),
+    }
 
 
 def test_changed_rules_file_is_reloaded_and_an_invalid_one_ignored(setup):
@@ -303,8 +325,14 @@ def test_table_is_checked_again_when_what_it_refers_to_is_captured(setup):
     def sketch(name, values):
         at = {"table_catalog": "lake", "table_schema": "s", "table_name": name, "snapshot_id": 1}
         put(app, [at | {"column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": len(values)}])
-        sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "NDV",
-                  "sketch_type": THETA, "data": theta(hash_longs(np.array(values)))}  # fmt: skip
+        sketch = {
+            "target_kind": "COLUMN",
+            "storage_id": of_column(1),
+            "column_id": 1,
+            "role": "NDV",
+            "sketch_type": THETA,
+            "data": theta(hash_longs(np.array(values))),
+        }
         put(app, [at | sketch], "stats.sketches")
 
     sketch("t", [1, 2, 3])

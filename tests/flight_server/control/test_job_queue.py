@@ -173,8 +173,11 @@ def test_task_waits_while_a_worker_of_the_server_lives(control):
 def test_closed_queue_raises_shutting_down_to_all_callers(control):
     job = control.submit(Job("control", {}))
     control.queue.close()
-    for act in (lambda: control.lease("job"), lambda: control.submit(Job("control", {})),
-                lambda: control.queue.wait(job, 1.0)):  # fmt: skip
+    for act in (
+        lambda: control.lease("job"),
+        lambda: control.submit(Job("control", {})),
+        lambda: control.queue.wait(job, 1.0),
+    ):
         with pytest.raises(ShuttingDown):
             act()
 

@@ -21,13 +21,32 @@ from tests.store.empty_store import empty_database
 
 
 def table(name: str, schema: str = "s", table_id: str | None = None, snapshots: tuple[int, ...] = (1,)) -> Any:
-    history = [{"snapshot_id": i, "ordinal": i, "schema_hash": "h", "parent_snapshot_id": None, "sequence_number": None,
-             "committed_at": None, "operation": None} for i in snapshots]  # fmt: skip
+    history = [
+        {
+            "snapshot_id": i,
+            "ordinal": i,
+            "schema_hash": "h",
+            "parent_snapshot_id": None,
+            "sequence_number": None,
+            "committed_at": None,
+            "operation": None,
+        }
+        for i in snapshots
+    ]
     return {
-        "schema": schema, "name": name, "table_id": table_id or name, "location": f"/{name}", "schema_hash": "h",
-        "schemas": {"h": [["a", "INT", True, None]]}, "snapshots": history, "live_snapshot_ids": list(snapshots),
-        "current_snapshot_id": max(snapshots), "partition_keys": [], "properties": {}, "constraints": [],
-    }  # fmt: skip
+        "schema": schema,
+        "name": name,
+        "table_id": table_id or name,
+        "location": f"/{name}",
+        "schema_hash": "h",
+        "schemas": {"h": [["a", "INT", True, None]]},
+        "snapshots": history,
+        "live_snapshot_ids": list(snapshots),
+        "current_snapshot_id": max(snapshots),
+        "partition_keys": [],
+        "properties": {},
+        "constraints": [],
+    }
 
 
 class LakesEnv:
@@ -152,8 +171,11 @@ def test_unreadable_table_is_failing_until_a_discovery_succeeds(env):
 
 def test_namespace_that_cannot_be_listed_keeps_its_tables(env):
     env.register(discover=True)
-    env.result = {"namespaces": ["s", "r"], "tables": [table("x", "r")],
-                   "errors": [{"schema": "s", "name": None, "reason": "denied"}]}  # fmt: skip
+    env.result = {
+        "namespaces": ["s", "r"],
+        "tables": [table("x", "r")],
+        "errors": [{"schema": "s", "name": None, "reason": "denied"}],
+    }
     found = env.lakes.discover("c", None, False, lambda: False)
     assert {"table": "c.s", "error": "denied"} in found
     assert set(env.errors()) == {"t", "x"}
@@ -275,14 +297,19 @@ def test_refresh_stores_changes_that_come_without_a_new_snapshot(env, change):
         pass
     entry = env.catalog.get("c.s.t")
     ((properties,),) = env.database.rows("SELECT properties FROM tables")
-    is_stored = {"location": entry.location, "current_snapshot_id": entry.current_snapshot_id,
-                 "properties": json.loads(properties)}  # fmt: skip
+    is_stored = {
+        "location": entry.location,
+        "current_snapshot_id": entry.current_snapshot_id,
+        "properties": json.loads(properties),
+    }
     assert change.items() <= is_stored.items()
 
 
 def test_findings_give_way_to_those_of_an_inspection_that_began_later(env):
-    v1, v2, both = ({"tables": tables, "errors": [], "namespaces": ["s"]} for tables in (
-        [table("t")], [table("t", snapshots=(1, 2))], [table("t", snapshots=(1, 2)), table("new")]))  # fmt: skip
+    v1, v2, both = (
+        {"tables": tables, "errors": [], "namespaces": ["s"]}
+        for tables in ([table("t")], [table("t", snapshots=(1, 2))], [table("t", snapshots=(1, 2)), table("new")])
+    )
     env.register(discover=True)
     older, newer = (env.lakes.watch_job("c")[0] for _ in "ab")
     env.lakes.store("c", newer, v2, whole=False)  # a commit that the older one did not see

@@ -55,10 +55,15 @@ def test_what_was_read_of_another_table_is_read_again(control, kind):
     """The table is created again under its name, with the same snapshot id, while it is captured."""
     snapshot = dict.fromkeys(("parent_snapshot_id", "sequence_number", "committed_at", "operation"))
     found = {
-        "schema": "s", "name": "t", "table_id": None, "schema_hash": "h", "schemas": {"h": [["x", "INT", True, 1]]},
-        "snapshots": [snapshot | {"snapshot_id": 1, "ordinal": 1, "schema_hash": "h"}], "live_snapshot_ids": [1],
+        "schema": "s",
+        "name": "t",
+        "table_id": None,
+        "schema_hash": "h",
+        "schemas": {"h": [["x", "INT", True, 1]]},
+        "snapshots": [snapshot | {"snapshot_id": 1, "ordinal": 1, "schema_hash": "h"}],
+        "live_snapshot_ids": [1],
         "current_snapshot_id": 1,
-    }  # fmt: skip
+    }
 
     def discover(identity: str) -> None:
         item = found | {"identities": [[1, identity]]}
@@ -128,8 +133,10 @@ def test_expired_lease_discards_its_draft_and_requeues_the_job(control):
     control.seconds += LEASE + 1
     control.queue.sweep()
     assert control.jobs.get(job_id)["state"] == "QUEUED"
-    for late in (lambda: control.queue.add_to_draft(lost["lease_token"], control.rows(7), False),
-                 lambda: control.finish(lost, outcome())):  # fmt: skip
+    for late in (
+        lambda: control.queue.add_to_draft(lost["lease_token"], control.rows(7), False),
+        lambda: control.finish(lost, outcome()),
+    ):
         with pytest.raises(Conflict):
             late()
     again = control.lease()

@@ -70,8 +70,16 @@ def env():
 
 def test_publish_records_the_publication_and_its_metrics(env):
     result = env.publishing.publish(env.table, "trino", 7)
-    assert result == {"table": "lake.s.t", "snapshot_id": 7, "to": "trino", "state": "CURRENT", "location": "there",
-                    "columns": ["id"], "detail": "", "removed_orphans": []}  # fmt: skip
+    assert result == {
+        "table": "lake.s.t",
+        "snapshot_id": 7,
+        "to": "trino",
+        "state": "CURRENT",
+        "location": "there",
+        "columns": ["id"],
+        "detail": "",
+        "removed_orphans": [],
+    }
     assert env.rows() == [("trino", 7, "CURRENT", None)]
     assert env.publishing.outcomes == {("trino", "CURRENT"): 1} and env.publishing.seconds["trino"][0] == 1
 

@@ -33,7 +33,7 @@ def test_message_is_signed_with_the_secret(receiver):
 @pytest.mark.parametrize(
     ("statuses", "tries", "delivered"),
     [([503, 500, 200], 3, True), ([503], 4, False), ([400], 1, False), ([302], 1, False), ([429, 200], 2, True)],
-)  # fmt: skip
+)
 def test_transient_failures_are_retried_with_pauses(monkeypatch, receiver, statuses, tries, delivered):
     left = list(statuses)
     receiver.answer = lambda _: (left.pop(0) if len(left) > 1 else left[0], b"")  # the last one repeats

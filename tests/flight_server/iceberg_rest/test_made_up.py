@@ -24,10 +24,15 @@ def struct(*fields: dict) -> dict:
 
 POINT = struct(field("x", "double"), field("tags", {"type": "array", "elementType": "string", "containsNull": True}))
 DELTA = struct(
-    field("id", "long"), field("day", "date"), field("price", "decimal(10,2)"), field("at", "timestamp"),
-    field("points", {"type": "array", "elementType": POINT}), field("raw", "variant"),
-    field("by_name", {"type": "map", "keyType": "string", "valueType": "integer"}), field("region", "string"),
-)  # fmt: skip
+    field("id", "long"),
+    field("day", "date"),
+    field("price", "decimal(10,2)"),
+    field("at", "timestamp"),
+    field("points", {"type": "array", "elementType": POINT}),
+    field("raw", "variant"),
+    field("by_name", {"type": "map", "keyType": "string", "valueType": "integer"}),
+    field("region", "string"),
+)
 
 
 def mapped(metadata: TableMetadataV2, *path: str) -> int:
@@ -41,9 +46,14 @@ def mapped(metadata: TableMetadataV2, *path: str) -> int:
 
 def made(columns: Columns, partition: list[str], *patterns: list[bool]) -> TableMetadataV2:
     found = document(
-        columns, columns.partition(partition), patterns, table_id="not a uuid", location="file:///t", snapshot_id=1,
+        columns,
+        columns.partition(partition),
+        patterns,
+        table_id="not a uuid",
+        location="file:///t",
+        snapshot_id=1,
         committed_at=datetime(2026, 1, 1, tzinfo=UTC),
-    )  # fmt: skip
+    )
     return TableMetadataV2.model_validate_json(json.dumps(found))
 
 
@@ -59,8 +69,10 @@ def test_metadata_of_a_delta_table():
     for name in ("raw", "region", "day"):  # of a partition's column a file's own values, if any, do not count
         assert mapped(metadata, name) not in metadata.schema().field_ids  # pyiceberg refuses columns without an entry
     assert {spec.spec_id: [part.name for part in spec.fields] for spec in metadata.partition_specs} == {
-        0: ["region", "day"], spec_id([False, True]): ["region"], spec_id([True, True]): [],
-    }  # fmt: skip
+        0: ["region", "day"],
+        spec_id([False, True]): ["region"],
+        spec_id([True, True]): [],
+    }
     assert metadata.current_snapshot().snapshot_id == 1 and metadata.default_spec_id == 0
 
 
@@ -79,12 +91,15 @@ def test_ids_and_physical_names_of_mapped_columns():
 
 def test_columns_of_a_parquet_table():
     stored = [
-        ["id", "INT", False, None], ["s", "STRUCT", True, None, ["s"]],
+        ["id", "INT", False, None],
+        ["s", "STRUCT", True, None, ["s"]],
         ["s.a.b", "TIMESTAMP(6)", True, None, ["s", "a.b"]],
-        ["list", "ARRAY", True, None, ["list"]], ["price", "DECIMAL(12,3)", True, None],
+        ["list", "ARRAY", True, None, ["list"]],
+        ["price", "DECIMAL(12,3)", True, None],
         ["big", "DECIMAL(50,3)", True, None],
-        ["only", "STRUCT", True, None, ["only"]], ["only.m", "MAP", True, None, ["only", "m"]],
-    ]  # fmt: skip
+        ["only", "STRUCT", True, None, ["only"]],
+        ["only.m", "MAP", True, None, ["only", "m"]],
+    ]
     columns = Columns(struct_of(stored), iceberg_type)
     assert columns.left_out == ["list", "big", "only.m", "only"]
     schema = made(columns, []).schema()
@@ -102,17 +117,27 @@ def test_what_iceberg_cannot_express_is_refused():
             Columns(DELTA, delta_type).partition([name])
 
 
-@pytest.mark.parametrize(("value", "type", "text", "internal"), [
-    (5, "int", 5, 5), ("5", "long", 5, 5), (None, "date", None, None), ("true", "boolean", True, True),
-    ("2026-01-02", "date", "2026-01-02", 20455), ("1969-12-31", "date", "1969-12-31", -1),
-    ("2026-01-02T03:04:05.000006", "timestamp", "2026-01-02T03:04:05.000006", 1767323045000006),
-    ("2026-01-02T03:04:05Z", "timestamptz", "2026-01-02T03:04:05+00:00", 1767323045000000),
-    ("00:00:01.5", "time", "00:00:01.5", 1500000), ("12.50", "decimal(9, 2)", "12.50", "12.50"),
-    ("12.00", "decimal(9, 2)", "12.00", 12), ("YWI=", "binary", "6162", "6162"), ("a b", "string", "a b", "a b"),
-    ("1.5", "double", 1.5, 1.5),
-    ("12345678901234567.25", "decimal(20, 2)", "12345678901234567.25", "12345678901234567.25"),
-    ("9" * 38, "decimal(38, 0)", "9" * 38, 10**38 - 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "type", "text", "internal"),
+    [
+        (5, "int", 5, 5),
+        ("5", "long", 5, 5),
+        (None, "date", None, None),
+        ("true", "boolean", True, True),
+        ("2026-01-02", "date", "2026-01-02", 20455),
+        ("1969-12-31", "date", "1969-12-31", -1),
+        ("2026-01-02T03:04:05.000006", "timestamp", "2026-01-02T03:04:05.000006", 1767323045000006),
+        ("2026-01-02T03:04:05Z", "timestamptz", "2026-01-02T03:04:05+00:00", 1767323045000000),
+        ("00:00:01.5", "time", "00:00:01.5", 1500000),
+        ("12.50", "decimal(9, 2)", "12.50", "12.50"),
+        ("12.00", "decimal(9, 2)", "12.00", 12),
+        ("YWI=", "binary", "6162", "6162"),
+        ("a b", "string", "a b", "a b"),
+        ("1.5", "double", 1.5, 1.5),
+        ("12345678901234567.25", "decimal(20, 2)", "12345678901234567.25", "12345678901234567.25"),
+        ("9" * 38, "decimal(38, 0)", "9" * 38, 10**38 - 1),
+    ],
+)
 def test_partition_values(value, type, text, internal):
     assert single_value(value, type, internal=False) == text
     assert single_value(value, type, internal=True) == internal

@@ -24,24 +24,32 @@ def written(table: pa.Table | pa.RecordBatchReader, format: Format) -> bytes:
     return out.getvalue()
 
 
-ROWS = pa.table({
-    "text": ['a,"b"\n☃ é', "", None],
-    "number": pa.array([2**53 + 1, None, -1], pa.int64()),
-    "ratio": [math.nan, -math.inf, 0.5],
-    "at": pa.array([datetime(2026, 1, 2, 3, 4, 5, 600, UTC), None, None], pa.timestamp("us", "UTC")),
-    "day": [date(2026, 1, 2), None, None],
-    "data": [b"\x00\xff", b"", None],
-    "flag": [True, False, None],
-    "ids": pa.array([[1, 2], [], None], pa.list_(pa.int64())),
-})  # fmt: skip
+ROWS = pa.table(
+    {
+        "text": ['a,"b"\n☃ é', "", None],
+        "number": pa.array([2**53 + 1, None, -1], pa.int64()),
+        "ratio": [math.nan, -math.inf, 0.5],
+        "at": pa.array([datetime(2026, 1, 2, 3, 4, 5, 600, UTC), None, None], pa.timestamp("us", "UTC")),
+        "day": [date(2026, 1, 2), None, None],
+        "data": [b"\x00\xff", b"", None],
+        "flag": [True, False, None],
+        "ids": pa.array([[1, 2], [], None], pa.list_(pa.int64())),
+    }
+)
 
 
 def test_json_has_typed_values():
     first, second, third = json.loads(written(ROWS, Format.JSON))
     assert first == {
-        "text": 'a,"b"\n☃ é', "number": 2**53 + 1, "ratio": "NaN", "at": "2026-01-02T03:04:05.000600Z",
-        "day": "2026-01-02", "data": "AP8=", "flag": True, "ids": [1, 2],
-    }  # fmt: skip
+        "text": 'a,"b"\n☃ é',
+        "number": 2**53 + 1,
+        "ratio": "NaN",
+        "at": "2026-01-02T03:04:05.000600Z",
+        "day": "2026-01-02",
+        "data": "AP8=",
+        "flag": True,
+        "ids": [1, 2],
+    }
     assert (second["text"], second["ratio"], second["data"], second["ids"]) == ("", "-Infinity", "", [])
     assert {name for name, value in third.items() if value is None} == {"text", "at", "day", "data", "flag", "ids"}
 
@@ -89,10 +97,22 @@ def test_text_has_no_control_characters():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(3.0, "3"), (0.0, "0"), (-0.0, "-0"), (1 / 3, "0.333"), (362262.57603832346, "362262.576"), (1e-9, "1e-09"),
-     (0.99999, "0.99999"), (-2.0004, "-2.0004"),
-     (1e20, "1e+20"), (2**60, "1152921504606846976"), (True, "true"), (None, ""), ([1, None], "[1, null]")],
-)  # fmt: skip
+    [
+        (3.0, "3"),
+        (0.0, "0"),
+        (-0.0, "-0"),
+        (1 / 3, "0.333"),
+        (362262.57603832346, "362262.576"),
+        (1e-9, "1e-09"),
+        (0.99999, "0.99999"),
+        (-2.0004, "-2.0004"),
+        (1e20, "1e+20"),
+        (2**60, "1152921504606846976"),
+        (True, "true"),
+        (None, ""),
+        ([1, None], "[1, null]"),
+    ],
+)
 def test_text_of_a_value(value, text):
     assert render.text_of(value) == text
 
@@ -172,16 +192,22 @@ def test_distinct_count_text(ndv, exact, lower, upper, text):
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({}, "EXACT"), ({"freshness": None}, ""), ({"freshness": "STALE"}, "STALE (from 5)"),
+        ({}, "EXACT"),
+        ({"freshness": None}, ""),
+        ({"freshness": "STALE"}, "STALE (from 5)"),
         ({"distribution_freshness": "EXACT", "distribution_snapshot_id": 5}, "EXACT"),
-        ({"distribution_freshness": "INHERITED", "distribution_snapshot_id": 4},
-         "EXACT, distribution INHERITED (from 4)"),
-        ({"freshness": "INHERITED", "distribution_freshness": "INHERITED", "distribution_snapshot_id": 5},
-         "INHERITED (from 5)"),
+        (
+            {"distribution_freshness": "INHERITED", "distribution_snapshot_id": 4},
+            "EXACT, distribution INHERITED (from 4)",
+        ),
+        (
+            {"freshness": "INHERITED", "distribution_freshness": "INHERITED", "distribution_snapshot_id": 5},
+            "INHERITED (from 5)",
+        ),
         ({"completeness": "PARTIAL", "rows_scanned": 8000}, "EXACT, sample of 8,000 rows"),
         ({"completeness": "PARTIAL", "rows_scanned": None}, "EXACT"),
     ],
-)  # fmt: skip
+)
 def test_freshness_names_what_the_distribution_is_of(changed, text):
     assert (
         table_summary.freshness({"freshness": "EXACT", "snapshot_id": 5, "completeness": "COMPLETE"} | changed) == text

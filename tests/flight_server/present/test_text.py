@@ -48,10 +48,12 @@ def test_block_breaks_only_between_words():
 
 
 @given(
-    st.lists(st.lists(st.text(st.characters(codec="utf-8", categories=["L", "N"]), max_size=40), min_size=3,
-                      max_size=3), max_size=5),
+    st.lists(
+        st.lists(st.text(st.characters(codec="utf-8", categories=["L", "N"]), max_size=40), min_size=3, max_size=3),
+        max_size=5,
+    ),
     st.integers(20, 200),
-)  # fmt: skip
+)
 def test_no_line_is_longer_than_the_window(rows, columns):
     safe = [[text.harmless(cell) for cell in row] for row in rows]
     longest = max((text.width_of(word) for row in safe for cell in row for word in cell.split()), default=0)

@@ -95,8 +95,11 @@ def test_port_in_use_is_an_invalid_argument():
 def test_health_and_metrics_accept_get_alone():
     with listening() as port:
         assert [ask(port), ask(port, method="HEAD"), ask(port, method="POST"), ask(port, "other")] == [
-            200, 200, 405, 404,
-        ]  # fmt: skip
+            200,
+            200,
+            405,
+            404,
+        ]
 
 
 def test_connection_limit_is_half_of_the_open_file_limit(monkeypatch):

@@ -11,9 +11,11 @@ from flight_server.process.workers import OwnWorkers
 def test_worker_that_only_inspects_lakes_starts_when_one_is_to_be_inspected():
     waiting = set[str]()
     own = OwnWorkers(
-        Settings(db=Path("unused"), workers=0), "grpc://127.0.0.1:1", "token",
+        Settings(db=Path("unused"), workers=0),
+        "grpc://127.0.0.1:1",
+        "token",
         lambda lanes: not waiting.isdisjoint(lanes),
-    )  # fmt: skip
+    )
     try:
         waiting.add("sync")
         own.keep()

@@ -26,10 +26,19 @@ def put_columns(
         part = kernels.summarise(rows[column], lt)
         found = None if part.theta is None else sketches.estimate(part.theta)
         counted = _counted(found, part.row_count - part.null_count)
-        records.append(key | {
-            "column_id": column_id, "column_name": column, "logical_type": lt.text, "row_count": part.row_count,
-            "null_count": part.null_count, "min": part.min, "max": part.max,
-        } | counted)  # fmt: skip
+        records.append(
+            key
+            | {
+                "column_id": column_id,
+                "column_name": column,
+                "logical_type": lt.text,
+                "row_count": part.row_count,
+                "null_count": part.null_count,
+                "min": part.min,
+                "max": part.max,
+            }
+            | counted
+        )
         if part.theta is not None:
             thetas.append(key | _sketch(Target.column(column_id), "NDV", part.theta) | {"column_id": column_id})
     put(app, records)
@@ -39,9 +48,21 @@ def put_columns(
         hashed = [kernels.row_hashes(rows[n], logical_types.from_arrow(rows[n].type)) for n in members]
         combined = sketches.murmur3.combine([hashes for hashes, _ in hashed], [nulls for _, nulls in hashed])
         found = sketches.estimate(theta := sketches.theta(combined))
-        put(app, [key | {"column_ids": list(group), "column_names": members, "logical_type": "STRUCT",
-                         "row_count": len(rows), "null_count": 0} | _counted(found, len(rows))],
-            "stats.column_groups")  # fmt: skip
+        put(
+            app,
+            [
+                key
+                | {
+                    "column_ids": list(group),
+                    "column_names": members,
+                    "logical_type": "STRUCT",
+                    "row_count": len(rows),
+                    "null_count": 0,
+                }
+                | _counted(found, len(rows))
+            ],
+            "stats.column_groups",
+        )
         put(app, [key | _sketch(Target.column_group(list(group)), "TUPLE_NDV", theta)], "stats.sketches")
 
 
@@ -53,5 +74,10 @@ def _counted(found: sketches.Estimate | None, most: int) -> dict[str, Any]:
 
 
 def _sketch(target: Target, role: str, data: bytes) -> dict[str, Any]:
-    return {"target_kind": str(target.kind), "storage_id": target.storage_id, "role": role, "sketch_type": THETA,
-            "data": data}  # fmt: skip
+    return {
+        "target_kind": str(target.kind),
+        "storage_id": target.storage_id,
+        "role": role,
+        "sketch_type": THETA,
+        "data": data,
+    }

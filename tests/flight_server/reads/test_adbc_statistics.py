@@ -59,8 +59,17 @@ def test_value_types_and_exactness():
 
 
 def test_inherited_or_partial_statistics_are_approximate():
-    values = {"logical_type": "INT", "ndv": 3.0, "ndv_exact": True, "min": "1", "max": "5", "min_is_exact": True,
-            "max_is_exact": True, "null_count": 1, "max_width_bytes": 4}  # fmt: skip
+    values = {
+        "logical_type": "INT",
+        "ndv": 3.0,
+        "ndv_exact": True,
+        "min": "1",
+        "max": "5",
+        "min_is_exact": True,
+        "max_is_exact": True,
+        "null_count": 1,
+        "max_width_bytes": 4,
+    }
     for label in ({"freshness": "INHERITED"}, {"completeness": "PARTIAL"}):
         found = of_column(**(values | EXACT_COMPLETE | label))
         assert len(found) == 5 and all(approximate for _, approximate in found.values()), found
@@ -80,8 +89,10 @@ def test_widths_of_an_inherited_distribution_are_approximate():
 
 def test_one_row_per_catalog():
     names = [("b", "x", "t"), ("a", "x", "t"), ("b", "x", "u"), ("b", "w", "t")]
-    tables = [EXACT_COMPLETE | {"table_catalog": c, "table_schema": s, "table_name": t, "row_count": n}
-              for n, (c, s, t) in enumerate(names)]  # fmt: skip
+    tables = [
+        EXACT_COMPLETE | {"table_catalog": c, "table_schema": s, "table_name": t, "row_count": n}
+        for n, (c, s, t) in enumerate(names)
+    ]
     table = build(tables, [])
     assert table.schema == FLIGHT.schema and table["catalog_name"].to_pylist() == ["a", "b"]
     assert {at[:3]: value for at, (value, _) in statistics(table).items()} == {name: n for n, name in enumerate(names)}

@@ -42,11 +42,24 @@ def put_files(app, *rows: dict[str, dict[str, Any]], counted: bool = True, **fil
     if counted:
         put(app, [KEY | {"data_file_count": len(rows)}], "stats.tables")
     columns = [
-        KEY | {"file_path": f"f{at}", "column_id": IDS[name], "column_name": name, "logical_type": TYPES[name],
-               "row_count": 10, "null_count": 0, "nan_count": 0 if name == "price" else None, "min": None, "max": None,
-               "min_is_exact": True, "max_is_exact": True} | told
-        for at, row in enumerate(rows) for name, told in row.items()
-    ]  # fmt: skip
+        KEY
+        | {
+            "file_path": f"f{at}",
+            "column_id": IDS[name],
+            "column_name": name,
+            "logical_type": TYPES[name],
+            "row_count": 10,
+            "null_count": 0,
+            "nan_count": 0 if name == "price" else None,
+            "min": None,
+            "max": None,
+            "min_is_exact": True,
+            "max_is_exact": True,
+        }
+        | told
+        for at, row in enumerate(rows)
+        for name, told in row.items()
+    ]
     if columns:
         put(app, columns, "stats.file_columns")
 
@@ -94,10 +107,15 @@ def test_files_that_match_as_a_whole(app):
 
 
 def test_values_have_their_types(app):
-    put_files(app, {
-        "word": {"min": "", "max": "é"}, "price": {"min": "-0.5", "max": "Infinity"},
-        "day": {"min": "2026-01-31", "max": "2026-02-01"}, "amount": {"min": "-12.5", "max": "100"},
-    })  # fmt: skip
+    put_files(
+        app,
+        {
+            "word": {"min": "", "max": "é"},
+            "price": {"min": "-0.5", "max": "Infinity"},
+            "day": {"min": "2026-01-31", "max": "2026-02-01"},
+            "amount": {"min": "-12.5", "max": "100"},
+        },
+    )
     assert values(app, "min(word), max(word), min(price), max(price)") == ["", "é", -0.5, float("inf")]
     assert values(app, "min(day), max(amount), min(amount)") == [date(2026, 1, 31), Decimal(100), Decimal("-12.5")]
 
@@ -209,9 +227,11 @@ def test_statistics_of_another_snapshot_are_no_answer(app):
 
 def test_rows_that_readers_merge_are_not_counted_by_files(app):
     put_files(app, *spans())
-    app.database.write(lambda connection: connection.execute(
-        "INSERT INTO table_constraints SELECT table_key, 'PRIMARY KEY', 'pk', 1, 'id', NULL FROM tables"
-    ))  # fmt: skip
+    app.database.write(
+        lambda connection: connection.execute(
+            "INSERT INTO table_constraints SELECT table_key, 'PRIMARY KEY', 'pk', 1, 'id', NULL FROM tables"
+        )
+    )
     app.database.write(lambda connection: connection.execute("UPDATE tables SET format = 'paimon'"))
     app.catalog.reload(app.database.read())
     app.database.versions.renew()

@@ -36,14 +36,24 @@ def app():
 def changes(app, principal=ANONYMOUS, **of):
     where = [{"column": name, "op": "EQ", "values": [value]} for name, value in of.items()]
     rows = LocalReader(app.scanner, principal).read("sys.changes", None, where).to_pylist()
-    return [(row["snapshot_id"], row["previous_snapshot_id"], row["statistic"], row["before"], row["after"],
-             row["change_percent"]) for row in rows]  # fmt: skip
+    return [
+        (
+            row["snapshot_id"],
+            row["previous_snapshot_id"],
+            row["statistic"],
+            row["before"],
+            row["after"],
+            row["change_percent"],
+        )
+        for row in rows
+    ]
 
 
 def test_volume_change_is_listed_only_where_the_row_count_differs(app):
     assert changes(app, table_name="t", kind="VOLUME") == [
-        (3, 2, "row_count", 100, 250, 150.0), (4, 3, "row_count", 250, 0, -100.0),
-    ]  # fmt: skip
+        (3, 2, "row_count", 100, 250, 150.0),
+        (4, 3, "row_count", 250, 0, -100.0),
+    ]
 
 
 def test_schema_change_is_listed_where_the_hash_differs(app):

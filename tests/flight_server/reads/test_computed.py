@@ -22,8 +22,15 @@ def put_column(app, table, logical_type, values, data=None, params=None, snapsho
     put(app, [row])
     key = {name: row[name] for name in ("table_catalog", "table_schema", "table_name", "snapshot_id")}
     data = data or sketches.kll(np.sort(np.asarray(values, np.float64)))
-    sketch = {"target_kind": "COLUMN", "storage_id": "column-" + "1".zfill(19), "column_id": 1, "role": "QUANTILES",
-              "sketch_type": KLL, "data": data, "params": params}  # fmt: skip
+    sketch = {
+        "target_kind": "COLUMN",
+        "storage_id": "column-" + "1".zfill(19),
+        "column_id": 1,
+        "role": "QUANTILES",
+        "sketch_type": KLL,
+        "data": data,
+        "params": params,
+    }
     put(app, [key | sketch], "stats.sketches")
 
 
@@ -63,11 +70,14 @@ def test_quantiles_beyond_double_precision_are_sorted_within_bounds():
     assert values == sorted(values) and {values[0], values[-1]} == {most, most + 2}
 
 
-@pytest.mark.parametrize(("logical_type", "low", "high"), [
-    ("DECIMAL(18,18)", "-0.999999999999999999", "0.999999999999999999"),  # -1 and 1 are beyond the type
-    ("INT", str(2**60 + 1), str(2**60 + 3)),  # one double
-    ("TIMESTAMP", "0000-12-31T16:07:02.000001", "9999-12-31T23:59:59.999999"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("logical_type", "low", "high"),
+    [
+        ("DECIMAL(18,18)", "-0.999999999999999999", "0.999999999999999999"),  # -1 and 1 are beyond the type
+        ("INT", str(2**60 + 1), str(2**60 + 3)),  # one double
+        ("TIMESTAMP", "0000-12-31T16:07:02.000001", "9999-12-31T23:59:59.999999"),
+    ],
+)
 def test_histogram_ends_at_the_bounds(logical_type, low, high):
     numbers = {"TIMESTAMP": [-62135625178e6 + 1, 0, 253402300799999999]}
     data = sketches.kll(np.array(numbers.get(logical_type) or [float(low)] * 9 + [float(high)]))
@@ -77,12 +87,15 @@ def test_histogram_ends_at_the_bounds(logical_type, low, high):
     assert all(a["upper"] == b["lower"] for a, b in itertools.pairwise(rows))
 
 
-@pytest.mark.parametrize(("logical_type", "values", "bounds", "expected"), [
-    ("INT", [-(2**63), 2**63 - 1], {"max": str(2**63 - 1)}, {str(-(2**63)), str(2**63 - 1)}),
-    ("INT", [1, 2**64 - 1], {"min": "1"}, {"1", None}),  # unsigned: no bound has the greatest
-    ("INTERVAL", [1, 2], {"min": "P1D", "max": "P2D"}, {"P1D", None, "P2D"}),
-    ("DECIMAL(38,1)", [5 * 10**36], {}, {str(int(5e36))}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("logical_type", "values", "bounds", "expected"),
+    [
+        ("INT", [-(2**63), 2**63 - 1], {"max": str(2**63 - 1)}, {str(-(2**63)), str(2**63 - 1)}),
+        ("INT", [1, 2**64 - 1], {"min": "1"}, {"1", None}),  # unsigned: no bound has the greatest
+        ("INTERVAL", [1, 2], {"min": "P1D", "max": "P2D"}, {"P1D", None, "P2D"}),
+        ("DECIMAL(38,1)", [5 * 10**36], {}, {str(int(5e36))}),
+    ],
+)
 def test_quantiles_at_the_limits_of_types(app, logical_type, values, bounds, expected):
     """A column whose quantiles cannot be shown must not fail the flight of all tables."""
     put_column(app, f"{logical_type}{values[0]}", logical_type, values, **bounds)
@@ -98,9 +111,13 @@ def test_unreadable_sketch_does_not_hide_other_tables(app):
     assert read(app, command("broken", "stats.histograms")).num_rows == 0
 
 
-@pytest.mark.parametrize(("params", "labels"), [
-    (None, ("COMPLETE", "PRUNING")), ('{"completeness": "PARTIAL"}', ("PARTIAL", "PLANNING")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("params", "labels"),
+    [
+        (None, ("COMPLETE", "PRUNING")),
+        ('{"completeness": "PARTIAL"}', ("PARTIAL", "PLANNING")),
+    ],
+)
 @pytest.mark.parametrize("flight", ["stats.quantiles", "stats.histograms"])
 def test_sketch_of_a_sample_is_partial_beside_a_complete_record(app, flight, params, labels):
     """The record of the same column is complete, from metadata or an earlier capture."""
@@ -124,15 +141,30 @@ def test_sketch_of_a_sample_hides_no_earlier_one_of_all_rows(app, stale):
 
 def _file(path: str, snapshot: int = 1, partition: str | None = '{"day": "1"}', **more) -> dict:
     return {
-        "table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": snapshot, "file_path": path,
-        "file_content": "DATA", "row_count": 10, "size_bytes": 100, "partition_data_json": partition,
-        "partition_spec_id": 0, "sequence_number": 1, "completeness": "COMPLETE",
-    } | more  # fmt: skip
+        "table_catalog": "lake",
+        "table_schema": "s",
+        "table_name": "t",
+        "snapshot_id": snapshot,
+        "file_path": path,
+        "file_content": "DATA",
+        "row_count": 10,
+        "size_bytes": 100,
+        "partition_data_json": partition,
+        "partition_spec_id": 0,
+        "sequence_number": 1,
+        "completeness": "COMPLETE",
+    } | more
 
 
 def _partitions(app, **more):
-    names = ("partition_data_json", "row_count", "file_count", "size_bytes", "delete_file_count",
-             "last_sequence_number")  # fmt: skip
+    names = (
+        "partition_data_json",
+        "row_count",
+        "file_count",
+        "size_bytes",
+        "delete_file_count",
+        "last_sequence_number",
+    )
     rows = read(app, command("t", "stats.partitions", **more)).to_pylist()
     return [tuple(row[name] for name in names) for row in rows], rows
 
@@ -142,9 +174,11 @@ def test_partitions_sum_up_the_files_of_the_snapshot():
     with app_in() as app:
         put(app, [_file("a"), _file("b", row_count=5, sequence_number=3), _file("c", partition=two)], "stats.files")
         second = [
-            _file("a", 2), _file("c", 2, partition=two, row_count=None),
-            _file("d", 2, file_content="POSITION_DELETES", row_count=4, sequence_number=7), _file("e", 2, None),
-        ]  # fmt: skip
+            _file("a", 2),
+            _file("c", 2, partition=two, row_count=None),
+            _file("d", 2, file_content="POSITION_DELETES", row_count=4, sequence_number=7),
+            _file("e", 2, None),
+        ]
         put(app, second, "stats.files")
         expected = [(one, 15, 2, 200, 0, 3), (two, 10, 1, 100, 0, 1)]
         assert _partitions(app, snapshot=1)[0] == expected
@@ -191,6 +225,7 @@ def test_partitions_of_one_value_in_two_specs_are_two():
     with app_in() as app:
         put(app, [_file("a"), _file("b", partition_spec_id=1)], "stats.files")
         assert len(_partitions(app, snapshot="current")[0]) == 2
-        (row,) = read(app, command("t", "stats.partitions", filter={"column": "partition_spec_id", "op": "EQ",
-                                                                     "values": [1]})).to_pylist()  # fmt: skip
+        (row,) = read(
+            app, command("t", "stats.partitions", filter={"column": "partition_spec_id", "op": "EQ", "values": [1]})
+        ).to_pylist()
         assert row["file_count"] == 1

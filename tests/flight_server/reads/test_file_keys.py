@@ -44,18 +44,40 @@ def put_keys(app, sketched: Any = ids, **more: Any) -> None:
     whole = KEY | {"completeness": "COMPLETE", "captured_at": THEN}
     files = [f"f{i}" for i in range(FILES)]
     put(app, [whole | {"file_path": f, "file_content": "DATA", "row_count": 1000} for f in files], "stats.files")
-    column = {"column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": 1000, "null_count": 0,
-              "min": "0", "max": "3999", "producer": "ENGINE_COMPUTED"}  # fmt: skip
+    column = {
+        "column_id": 1,
+        "column_name": "id",
+        "logical_type": "INT",
+        "row_count": 1000,
+        "null_count": 0,
+        "min": "0",
+        "max": "3999",
+        "producer": "ENGINE_COMPUTED",
+    }
     put(app, [whole | {"file_path": f} | column | more for f in files], "stats.file_columns")
-    put(app, [
-        KEY_OF_SKETCH | {"storage_id": Target.file(f).storage_id, "file_path": f,
-                         "data": sketches.theta(murmur3.hash_longs(sketched(i)))} for i, f in enumerate(files)
-    ], "stats.sketches")  # fmt: skip
+    put(
+        app,
+        [
+            KEY_OF_SKETCH
+            | {
+                "storage_id": Target.file(f).storage_id,
+                "file_path": f,
+                "data": sketches.theta(murmur3.hash_longs(sketched(i))),
+            }
+            for i, f in enumerate(files)
+        ],
+        "stats.sketches",
+    )
 
 
 KEY_OF_SKETCH = {name: KEY[name] for name in ("table_catalog", "table_schema", "table_name", "snapshot_id")} | {
-    "target_kind": "FILE", "column_id": 1, "role": "NDV", "sketch_type": THETA, "params": None, "captured_at": THEN,
-}  # fmt: skip
+    "target_kind": "FILE",
+    "column_id": 1,
+    "role": "NDV",
+    "sketch_type": THETA,
+    "params": None,
+    "captured_at": THEN,
+}
 
 
 def test_only_files_with_the_key_are_kept(keyed):
@@ -87,9 +109,14 @@ def test_a_sketch_of_many_values_tells_of_hashes_below_its_theta(app):
 
 @pytest.mark.parametrize(
     "told",
-    [{"logical_type": "STRING"}, {"completeness": "PARTIAL"}, {"captured_at": LATER}, {"producer": "SOURCE_NATIVE"},
-     {"row_groups_sampled": 1, "completeness": "PARTIAL"}],
-)  # fmt: skip
+    [
+        {"logical_type": "STRING"},
+        {"completeness": "PARTIAL"},
+        {"captured_at": LATER},
+        {"producer": "SOURCE_NATIVE"},
+        {"row_groups_sampled": 1, "completeness": "PARTIAL"},
+    ],
+)
 def test_a_sketch_without_its_row_says_nothing(app, told):
     put(app, [KEY | {"column_id": 1, "column_name": "id", "logical_type": "INT"}])
     put_keys(app, **told)

@@ -12,9 +12,15 @@ import pytest
 from flight_server.reads.null_slots import zeroed
 
 WIDTHS = {
-    pa.int8(): 1, pa.int32(): 4, pa.int64(): 8, pa.float64(): 8, pa.date32(): 4, pa.timestamp("us", "UTC"): 8,
-    pa.decimal128(20, 3): 16, pa.binary(16): 16,
-}  # fmt: skip
+    pa.int8(): 1,
+    pa.int32(): 4,
+    pa.int64(): 8,
+    pa.float64(): 8,
+    pa.date32(): 4,
+    pa.timestamp("us", "UTC"): 8,
+    pa.decimal128(20, 3): 16,
+    pa.binary(16): 16,
+}
 
 
 def with_residue(type_: pa.DataType, rows: int = 40) -> pa.Array:
@@ -52,10 +58,14 @@ def test_null_slots_of_list_values_are_zeroed():
 
 def test_batch_of_other_types_is_equal_and_null_free_columns_not_copied():
     rows = {
-        "text": ["a", None, "b"], "flag": [True, None, False], "no_null": [1, 2, 3], "nothing": [None] * 3,
-        "at": [datetime(2024, 5, 17, tzinfo=UTC), None, None], "exact": [Decimal("1.5"), None, None],
+        "text": ["a", None, "b"],
+        "flag": [True, None, False],
+        "no_null": [1, 2, 3],
+        "nothing": [None] * 3,
+        "at": [datetime(2024, 5, 17, tzinfo=UTC), None, None],
+        "exact": [Decimal("1.5"), None, None],
         "structs": [{"x": 1}, None, {"x": None}],
-    }  # fmt: skip
+    }
     batch = pa.RecordBatch.from_pydict(rows)
     cleared = zeroed(batch)
     assert cleared.equals(batch)

@@ -55,8 +55,10 @@ def test_find_returns_one_result_per_target_in_order(app):
 
 def test_find_separates_tables_and_snapshots(app):
     put(app, rows("u", 1, [1], schema_hash="h") + rows("u", 2, [1], schema_hash="h"))
-    lookups = [(key(app, name), snapshot_id, Target.column(1)) for name, snapshot_id in
-              (("u", 2), ("t", 1), ("t", 2), ("u", 1))]  # fmt: skip
+    lookups = [
+        (key(app, name), snapshot_id, Target.column(1))
+        for name, snapshot_id in (("u", 2), ("t", 1), ("t", 2), ("u", 1))
+    ]
     found = app.records.find(lookups)
     assert [r and (r["table_name"], r["snapshot_id"]) for r in found] == [("u", 2), ("t", 1), None, ("u", 1)]
 
@@ -76,11 +78,13 @@ def test_record_equals_the_row_of_its_flight(app):
 @pytest.mark.parametrize(
     ("more", "usable_for"),
     [
-        ({"completeness": "COMPLETE"}, "PRUNING"), ({"completeness": "PARTIAL"}, "PLANNING"), ({}, "PLANNING"),
+        ({"completeness": "COMPLETE"}, "PRUNING"),
+        ({"completeness": "PARTIAL"}, "PLANNING"),
+        ({}, "PLANNING"),
         ({"completeness": "COMPLETE", "row_groups_sampled": 2}, "PLANNING"),
         ({"completeness": "COMPLETE", "row_groups_sampled": 0}, "PRUNING"),
     ],
-)  # fmt: skip
+)
 def test_usable_for_depends_on_completeness_and_sampling(app, more, usable_for):
     put(app, rows("t", 1, [6], schema_hash="h", **more))
     (record,) = find(app, Target.column(6))

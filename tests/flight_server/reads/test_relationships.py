@@ -96,10 +96,13 @@ def test_a_declared_key_goes_before_what_values_tell(app):
     put_columns(app, "other", pa.table({"x": IDS}))
     put_columns(app, "many", pa.table({"z": np.repeat(IDS, 2)}))
     key = app.catalog.get("lake.s.many").table_key
-    app.database.write(lambda c: c.execute(
-        "INSERT INTO table_constraints VALUES (?, 'FOREIGN KEY', 'a', 1, 'z', ?), (?, 'FOREIGN KEY', 'b', 1, 'z', ?)",
-        [key, '["s", "one", ["x"]]', key, '["s", "gone", ["x"]]'],
-    ))  # fmt: skip
+    app.database.write(
+        lambda c: c.execute(
+            "INSERT INTO table_constraints VALUES (?, 'FOREIGN KEY', 'a', 1, 'z', ?),"
+            " (?, 'FOREIGN KEY', 'b', 1, 'z', ?)",
+            [key, '["s", "one", ["x"]]', key, '["s", "gone", ["x"]]'],
+        )
+    )
     (row,) = (row for row in found(app) if row["from_table"] == "many")
     assert (row["kind"], row["to_table"], row["containment"]) == ("DECLARED", "one", 1)
 

@@ -22,8 +22,14 @@ FILES = 5
 def with_files(app):
     """File i has ids from 10 i to 10 i + 9, and one of two regions."""
     whole = KEY | {"completeness": "COMPLETE"}
-    put(app, [whole | {"file_path": f"f{i}", "file_content": "DATA", "row_count": 10, "size_bytes": 100}
-              for i in range(FILES)], "stats.files")  # fmt: skip
+    put(
+        app,
+        [
+            whole | {"file_path": f"f{i}", "file_content": "DATA", "row_count": 10, "size_bytes": 100}
+            for i in range(FILES)
+        ],
+        "stats.files",
+    )
     ids = {"column_id": 1, "column_name": "Id", "logical_type": "INT"}
     regions = {"column_id": 2, "column_name": "region", "logical_type": "STRING"}
     rows = [whole | ids | {"file_path": f"f{i}", "min": str(10 * i), "max": str(10 * i + 9)} for i in range(FILES)]
@@ -61,16 +67,36 @@ def test_bounds_of_many_columns_skip_files():
 
     def wide(app):
         whole = KEY | {"completeness": "COMPLETE"}
-        put(app, [whole | {"file_path": f"f{i}", "file_content": "DATA", "row_count": 10} for i in range(FILES)],
-            "stats.files")  # fmt: skip
-        put(app, [whole | {"file_path": f"f{i}", "column_id": c, "column_name": f"c{c}", "logical_type": "INT",
-                           "min": str(c * i), "max": str(c * i + 1), "row_count": 10, "null_count": 0}
-                  for i in range(FILES) for c in columns], "stats.file_columns")  # fmt: skip
+        put(
+            app,
+            [whole | {"file_path": f"f{i}", "file_content": "DATA", "row_count": 10} for i in range(FILES)],
+            "stats.files",
+        )
+        put(
+            app,
+            [
+                whole
+                | {
+                    "file_path": f"f{i}",
+                    "column_id": c,
+                    "column_name": f"c{c}",
+                    "logical_type": "INT",
+                    "min": str(c * i),
+                    "max": str(c * i + 1),
+                    "row_count": 10,
+                    "null_count": 0,
+                }
+                for i in range(FILES)
+                for c in columns
+            ],
+            "stats.file_columns",
+        )
 
     with app_in(fill=wide) as app:
         assert kept(app, " AND ".join(f"c{c} >= {2 * c + (c == 300)}" for c in columns)) == {
-            "f2": "SOME", **{f"f{i}": "ALL" for i in range(3, FILES)},
-        }  # fmt: skip
+            "f2": "SOME",
+            **{f"f{i}": "ALL" for i in range(3, FILES)},
+        }
 
 
 def test_file_that_comes_later_without_bounds_is_kept(app):
@@ -78,9 +104,24 @@ def test_file_that_comes_later_without_bounds_is_kept(app):
     later = KEY | {"completeness": "COMPLETE", "file_path": "later", "file_content": "DATA", "row_count": 10}
     put(app, [later | {"size_bytes": 100}], "stats.files")
     assert kept(app, "id = 25") == {"f2": "SOME", "later": "SOME"}
-    put(app, [KEY | {"completeness": "COMPLETE", "file_path": "later", "column_id": 1, "column_name": "Id",
-                     "logical_type": "INT", "min": "60", "max": "69", "row_count": 10, "null_count": 0}],
-        "stats.file_columns")  # fmt: skip
+    put(
+        app,
+        [
+            KEY
+            | {
+                "completeness": "COMPLETE",
+                "file_path": "later",
+                "column_id": 1,
+                "column_name": "Id",
+                "logical_type": "INT",
+                "min": "60",
+                "max": "69",
+                "row_count": 10,
+                "null_count": 0,
+            }
+        ],
+        "stats.file_columns",
+    )
     assert kept(app, "id = 25") == {"f2": "SOME"}
 
 
@@ -108,10 +149,16 @@ def test_bytes_of_columns_are_summed_where_all_are_known(app):
     known = KEY | {"completeness": "PARTIAL", "row_count": 10}  # such as of a file with deleted rows
     ids = known | {"column_id": 1, "column_name": "Id", "logical_type": "INT", "min": "20", "max": "29"}
     regions = known | {"column_id": 2, "column_name": "region", "logical_type": "STRING", "min": "r", "max": "r"}
-    put(app, [
-        ids | {"file_path": "f2", "bytes_scanned": 40}, regions | {"file_path": "f2", "bytes_scanned": 7},
-        ids | {"file_path": "f4", "bytes_scanned": 0}, regions | {"file_path": "f4", "bytes_scanned": 700},
-    ], "stats.file_columns")  # fmt: skip
+    put(
+        app,
+        [
+            ids | {"file_path": "f2", "bytes_scanned": 40},
+            regions | {"file_path": "f2", "bytes_scanned": 7},
+            ids | {"file_path": "f4", "bytes_scanned": 0},
+            regions | {"file_path": "f4", "bytes_scanned": 700},
+        ],
+        "stats.file_columns",
+    )
     put(app, [regions | {"file_path": "f3", "bytes_scanned": 5, "row_groups_sampled": 1}], "stats.file_columns")
     assert to_read("region") == [7, None, 100]
     assert to_read("region", "id", "region") == [47, None, 100]
@@ -124,15 +171,29 @@ def test_sums_beyond_64_bits_are_exact_or_unknown(app):
     put(app, [huge | {"file_path": name, "file_content": "DATA", "size_bytes": 2**62} for name in names], "stats.files")
     files = plan(app).files
     summary = json.loads(files.schema.metadata[METADATA])
-    assert summary["rows"] == {"all": 3 * 2**62 + 50, "kept": 3 * 2**62 + 50, "skipped_by_partition": 0,
-                               "skipped_by_bounds": 0}  # fmt: skip
+    assert summary["rows"] == {
+        "all": 3 * 2**62 + 50,
+        "kept": 3 * 2**62 + 50,
+        "skipped_by_partition": 0,
+        "skipped_by_bounds": 0,
+    }
     assert summary["bytes"]["kept"] == 3 * 2**62 + 500
     put(app, [huge | {"file_path": "unsized", "file_content": "DATA"}], "stats.files")
-    put(app, [
-        huge | {"file_path": "unsized", "column_id": id, "column_name": name, "logical_type": "INT",
-                "bytes_scanned": 2**62}
-        for id, name in ((1, "Id"), (2, "region"))
-    ], "stats.file_columns")  # fmt: skip
+    put(
+        app,
+        [
+            huge
+            | {
+                "file_path": "unsized",
+                "column_id": id,
+                "column_name": name,
+                "logical_type": "INT",
+                "bytes_scanned": 2**62,
+            }
+            for id, name in ((1, "Id"), (2, "region"))
+        ],
+        "stats.file_columns",
+    )
     assert plan(app, columns=["id"]).files["bytes_to_read"].to_pylist()[-1] == 2**62
     assert plan(app, columns=["id", "region"]).files["bytes_to_read"].to_pylist()[-1] is None
 
@@ -152,14 +213,28 @@ def test_buckets_of_partitions_skip_files(app):
         {"partition_spec_id": int(i < 4), "partition_data_json": json.dumps({"part": i % 4})} for i in range(FILES)
     ]
     put(app, [whole | {"file_path": f"f{i}"} | part for i, part in enumerate(parts)], "stats.files")
-    app.database.write(lambda connection: connection.execute(
-        "UPDATE tables SET format = 'iceberg', properties = ?", [json.dumps({PARTITION_SPECS: specs})]
-    ))  # fmt: skip
+    app.database.write(
+        lambda connection: connection.execute(
+            "UPDATE tables SET format = 'iceberg', properties = ?", [json.dumps({PARTITION_SPECS: specs})]
+        )
+    )
     app.catalog.reload(app.database.read())
     app.database.versions.renew()
     of_34, of_45 = (hash_of(value, parse("INT")) % 4 for value in (34, 45))
-    rows = [KEY | {"completeness": "COMPLETE", "file_path": f"f{i}", "column_id": 1, "column_name": "Id",
-                   "logical_type": "INT", "row_count": 10, "min": "0", "max": "99"} for i in range(FILES)]  # fmt: skip
+    rows = [
+        KEY
+        | {
+            "completeness": "COMPLETE",
+            "file_path": f"f{i}",
+            "column_id": 1,
+            "column_name": "Id",
+            "logical_type": "INT",
+            "row_count": 10,
+            "min": "0",
+            "max": "99",
+        }
+        for i in range(FILES)
+    ]
     put(app, rows, "stats.file_columns")
     assert set(kept(app, "id = 34")) == {f"f{of_34}", "f4"}
     assert set(kept(app, "id IN (34, 45)")) == {f"f{of_34}", f"f{of_45}", "f4"}
@@ -210,10 +285,13 @@ def test_names_are_checked(app):
         plan(app, "id = 25")
 
 
-@pytest.mark.parametrize("merges", [
-    "INSERT INTO table_constraints SELECT table_key, 'PRIMARY KEY', 'pk', 1, 'Id', NULL FROM tables",
-    """UPDATE tables SET properties = '{"data-evolution.enabled": "true"}'""",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "merges",
+    [
+        "INSERT INTO table_constraints SELECT table_key, 'PRIMARY KEY', 'pk', 1, 'Id', NULL FROM tables",
+        """UPDATE tables SET properties = '{"data-evolution.enabled": "true"}'""",
+    ],
+)
 def test_files_that_readers_merge_are_all_kept(app, merges):
     """A file without a matching row may have the newer version, or other columns, of a row elsewhere."""
     app.database.write(lambda connection: connection.execute(merges))

@@ -30,10 +30,17 @@ def app():
         for table in range(TABLES):
             put(app, rows(f"t{table}", 1, reversed(range(1, 40 + table))))
         files = [
-            {"table_catalog": "lake", "table_schema": "s", "table_name": "t0", "snapshot_id": 1,
-             "file_path": f"f{number:03}", "column_id": number % 3 + 1, "row_count": number}
+            {
+                "table_catalog": "lake",
+                "table_schema": "s",
+                "table_name": "t0",
+                "snapshot_id": 1,
+                "file_path": f"f{number:03}",
+                "column_id": number % 3 + 1,
+                "row_count": number,
+            }
             for number in range(300)
-        ]  # fmt: skip
+        ]
         put(app, files, "stats.file_columns")
         yield app
 
@@ -156,8 +163,9 @@ def test_limited_scans_of_all_tables_or_one_return_a_subset_of_all_rows():
             check_limited(app, table)
         assert set(read(app, command(limit=99, snapshot="current"))["table_name"].to_pylist()) == {"renamed", "c"}
         for snapshot, label in itertools.product(("current", 1, 2), LABELS):
-            whole, limited = (read(app, command(snapshot=snapshot, columns=[label], **limit))
-                              for limit in ({}, {"limit": 99}))  # fmt: skip
+            whole, limited = (
+                read(app, command(snapshot=snapshot, columns=[label], **limit)) for limit in ({}, {"limit": 99})
+            )
             assert whole.num_rows > 0
             assert Counter(limited[label].to_pylist()) == Counter(whole[label].to_pylist()), (snapshot, label)
 
@@ -171,9 +179,11 @@ def check_limited(app, table):
             body["snapshot"] = "current"
         whole, *limited = (
             app.scanner.table(pinned(app, request) if snapshot.get("pins") else request, ANONYMOUS)
-            for request in (of_ticket(command(table, flight=flight, **body, **limit)) for limit in (
-                {}, {"limit": 4}, {"limit": 99_999}))
-        )  # fmt: skip
+            for request in (
+                of_ticket(command(table, flight=flight, **body, **limit))
+                for limit in ({}, {"limit": 4}, {"limit": 99_999})
+            )
+        )
         all_rows = Counter(map(str, whole.to_pylist()))
         for few, limit in zip(limited, (4, 99_999), strict=True):
             assert few.schema == whole.schema

@@ -40,10 +40,12 @@ def uncached(app):
 
 
 LITERALS = st.one_of(
-    st.integers(-3, 12), st.sampled_from(["c1", "c2", "c9", "", "101", "4.5", "a", "b", "EXACT"]), st.none(),
+    st.integers(-3, 12),
+    st.sampled_from(["c1", "c2", "c9", "", "101", "4.5", "a", "b", "EXACT"]),
+    st.none(),
     st.booleans(),
     st.floats(allow_nan=True, width=32),
-)  # fmt: skip
+)
 COLUMNS = st.sampled_from(
     ["column_id", "column_name", "row_count", "null_count", "ndv", "freshness", "Table_Name", "none"]
 )
@@ -77,10 +79,14 @@ def as_json(table: pa.Table) -> str:
 
 @settings(max_examples=settings.default.max_examples // 4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    tree=st.none() | TREES, table=st.sampled_from(["a", "b", "gone"]), columns=PROJECTIONS,
-    snapshot=st.sampled_from([None, "current", 1, 2, 4]), stale=st.booleans(), limit=st.none() | st.integers(0, 5),
+    tree=st.none() | TREES,
+    table=st.sampled_from(["a", "b", "gone"]),
+    columns=PROJECTIONS,
+    snapshot=st.sampled_from([None, "current", 1, 2, 4]),
+    stale=st.booleans(),
+    limit=st.none() | st.integers(0, 5),
     replaced=st.none() | st.integers(1, 10),
-)  # fmt: skip
+)
 def test_cached_reads_equal_those_of_duckdb(app, uncached, tree, table, columns, snapshot, stale, limit, replaced):
     body = json.loads(command(table)) | {"columns": columns, "filter": tree, "snapshot": snapshot, "limit": limit}
     data = json.dumps(body | {"allow_stale": stale}).encode()
@@ -223,11 +229,13 @@ def test_plan_extracts_table_name_and_column_ids_from_a_condition():
 
 def test_slice_copies_its_own_rows_only():
     before = pa.total_allocated_bytes()
-    large = pa.RecordBatch.from_pydict({
-        "text": [f"a text of row {i}" for i in range(100_000)],
-        "number": pa.array(range(100_000)),
-        "rarely": [None if i % 3 else i for i in range(100_000)],
-    })  # fmt: skip
+    large = pa.RecordBatch.from_pydict(
+        {
+            "text": [f"a text of row {i}" for i in range(100_000)],
+            "number": pa.array(range(100_000)),
+            "rarely": [None if i % 3 else i for i in range(100_000)],
+        }
+    )
     expected = large.slice(500, 3).to_pylist()
     copied = Slice.of(large.slice(500, 3), 0)
     del large

@@ -63,8 +63,11 @@ def isolated_app(request):
 
 
 def test_float_column_with_unknown_nan_count_is_not_for_pruning(app):
-    kinds = {1: {"logical_type": "DOUBLE", "nan_count": None}, 2: {"logical_type": "DOUBLE", "nan_count": 0},
-             3: {"logical_type": "INT", "nan_count": None}}  # fmt: skip
+    kinds = {
+        1: {"logical_type": "DOUBLE", "nan_count": None},
+        2: {"logical_type": "DOUBLE", "nan_count": 0},
+        3: {"logical_type": "INT", "nan_count": None},
+    }
     given = [rows("nans", 1, [column], completeness="COMPLETE", **kind)[0] for column, kind in kinds.items()]
     put(app, given)
     for more in ({}, {"snapshot": "current"}, {"snapshot": 1}, {"snapshot": "current"}):
@@ -163,15 +166,25 @@ def test_scan_of_all_tables_equals_the_scans_of_each_table(isolated_app, snapsho
         "columns": ["table_name", *FRESHNESS_COLUMNS, "usable_for"],
     }
     catalog = isolated_app.catalog
-    names = [table.table_name for table in catalog.tables()
-             if snapshot in ("current", *(known.snapshot_id for known in catalog.snapshots(table)))]  # fmt: skip
+    names = [
+        table.table_name
+        for table in catalog.tables()
+        if snapshot in ("current", *(known.snapshot_id for known in catalog.snapshots(table)))
+    ]
     alone = [row for name in names for row in read(isolated_app, command(name, **selection)).to_pylist()]
     pinned = isolated_app.scanner.pin(tickets.of_ticket(command(**selection)), ANONYMOUS)
-    for found in (read(isolated_app, command(**selection)), read(isolated_app, command(**selection)),
-                  isolated_app.scanner.table(pinned, ANONYMOUS)):  # fmt: skip
+    for found in (
+        read(isolated_app, command(**selection)),
+        read(isolated_app, command(**selection)),
+        isolated_app.scanner.table(pinned, ANONYMOUS),
+    ):
         assert sorted(map(str, found.to_pylist())) == sorted(map(str, alone))
-    snapshot_pin = isolated_app.scanner.pin(tickets.of_ticket(command(snapshot="current", **{
-        key: value for key, value in selection.items() if key != "snapshot"})), ANONYMOUS)  # fmt: skip
+    snapshot_pin = isolated_app.scanner.pin(
+        tickets.of_ticket(
+            command(snapshot="current", **{key: value for key, value in selection.items() if key != "snapshot"})
+        ),
+        ANONYMOUS,
+    )
     before = sorted(map(str, isolated_app.scanner.table(snapshot_pin, ANONYMOUS).to_pylist()))
     late = isolated_app.catalog.find(("lake", "s", "late"))
     put(isolated_app, rows("late", 9 + (0 if late is None else late.current_snapshot_id), [1]))

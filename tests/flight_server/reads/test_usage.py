@@ -32,12 +32,27 @@ def app() -> Iterator[App]:
 
 
 def discover(app: App, snapshot_id: int = 1, schema_hash: str = "h", name: str = "t") -> None:
-    found = {"schema": "s", "name": name, "table_id": f"id of {name}", "location": "x", "schema_hash": schema_hash,
-             "schemas": {schema_hash: COLUMNS}, "current_snapshot_id": snapshot_id,
-             "live_snapshot_ids": [snapshot_id], "snapshots": [
-                 {"snapshot_id": snapshot_id, "ordinal": snapshot_id, "schema_hash": schema_hash,
-                  "parent_snapshot_id": None, "sequence_number": None, "committed_at": None, "operation": None},
-             ]}  # fmt: skip
+    found = {
+        "schema": "s",
+        "name": name,
+        "table_id": f"id of {name}",
+        "location": "x",
+        "schema_hash": schema_hash,
+        "schemas": {schema_hash: COLUMNS},
+        "current_snapshot_id": snapshot_id,
+        "live_snapshot_ids": [snapshot_id],
+        "snapshots": [
+            {
+                "snapshot_id": snapshot_id,
+                "ordinal": snapshot_id,
+                "schema_hash": schema_hash,
+                "parent_snapshot_id": None,
+                "sequence_number": None,
+                "committed_at": None,
+                "operation": None,
+            },
+        ],
+    }
     app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
 
 
@@ -195,8 +210,12 @@ def test_changed_fraction_counts_the_rows_of_new_files(app):
     assert len(review(app, "max_age=9000d, min_interval=0s")) == 1
     end_jobs(app)
     put(app, "stats.tables", {"snapshot_id": 2, "row_count": 100})
-    put(app, "stats.files", {"snapshot_id": 2, "file_path": "f1", "row_count": 95} | file,
-        {"snapshot_id": 2, "file_path": "f2", "row_count": 5} | file)  # fmt: skip
+    put(
+        app,
+        "stats.files",
+        {"snapshot_id": 2, "file_path": "f1", "row_count": 95} | file,
+        {"snapshot_id": 2, "file_path": "f2", "row_count": 5} | file,
+    )
     assert review(app, "max_age=9000d, min_interval=0s") == []
     assert decisions(app)[-1][2] == "not now, because: little changed (5%, of 10%)"
     assert len(review(app, "changed=5%, min_interval=0s, max_age=9000d")) == 1

@@ -81,9 +81,14 @@ def test_repeated_conditions_on_instants_give_the_same_result(app, sql):
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range < 0"
 
 
-@pytest.mark.parametrize(("seconds", "left", "closing", "reason"), [
-    (0.01, False, False, DeadlineExceeded), (60.0, True, False, Cancelled), (60.0, False, True, ShuttingDown),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seconds", "left", "closing", "reason"),
+    [
+        (0.01, False, False, DeadlineExceeded),
+        (60.0, True, False, Cancelled),
+        (60.0, False, True, ShuttingDown),
+    ],
+)
 def test_binding_ends_with_its_time_its_caller_and_the_server(app, sql, monkeypatch, seconds, left, closing, reason):
     monkeypatch.setattr(endpoint, "BIND_SECONDS", seconds)
     monkeypatch.setattr(sandbox.Sandbox, "schema", lambda self, cursor, *_: cursor.execute(ENDLESS).fetchall())

@@ -19,11 +19,17 @@ from flight_server.sql.sandbox import Sandbox
 from store.model.errors import StatflightError
 from store.model.schemas import FLIGHTS
 
-ROWS = pa.table({
-    "few": pa.array(["b", None, "a", "é", "b", "", None, "a"] * 4), "many": [f"text {i}" for i in range(32)],
-    "id": pa.array(range(32), pa.int64()), "ids": [[1, 2], None] * 16, "nothing": pa.nulls(32, pa.string()),
-    "at": pa.array([None, 1] * 16, pa.timestamp("us")), "exact": [True, None] * 16,
-})  # fmt: skip
+ROWS = pa.table(
+    {
+        "few": pa.array(["b", None, "a", "é", "b", "", None, "a"] * 4),
+        "many": [f"text {i}" for i in range(32)],
+        "id": pa.array(range(32), pa.int64()),
+        "ids": [[1, 2], None] * 16,
+        "nothing": pa.nulls(32, pa.string()),
+        "at": pa.array([None, 1] * 16, pa.timestamp("us")),
+        "exact": [True, None] * 16,
+    }
+)
 
 
 @pytest.fixture
@@ -112,11 +118,27 @@ def test_oversized_columns_are_read_only_once():
 
 # Statements over kept columns, whose texts are ENUMs.
 
-TEXTS = [None, "", "a", "A", "b", "é", "z", "zz", "a longer text than twelve bytes", "a longer text than twelve byte", "\U0001f600", "10", "9"]  # fmt: skip
+TEXTS = [
+    None,
+    "",
+    "a",
+    "A",
+    "b",
+    "é",
+    "z",
+    "zz",
+    "a longer text than twelve bytes",
+    "a longer text than twelve byte",
+    "\U0001f600",
+    "10",
+    "9",
+]
 SOME = {
-    "table_name": [TEXTS[i * 7 % 13] for i in range(400)], "column_name": [TEXTS[i * i % 11] for i in range(400)],
-    "column_id": range(400), "ndv": [None if i % 17 == 0 else float(i % 29) for i in range(400)],
-}  # fmt: skip
+    "table_name": [TEXTS[i * 7 % 13] for i in range(400)],
+    "column_name": [TEXTS[i * i % 11] for i in range(400)],
+    "column_id": range(400),
+    "ndv": [None if i % 17 == 0 else float(i % 29) for i in range(400)],
+}
 FIELDS = naive(FLIGHTS["stats.columns"].schema)
 COLUMNS = pa.table([pa.array(SOME.get(field.name, [None] * 400), field.type) for field in FIELDS], FIELDS)
 
@@ -125,21 +147,40 @@ names = st.sampled_from(["table_name", "column_name", '"table_name"', "Column_Na
 column = st.builds("{}{}".format, st.sampled_from(ALIASES), names)
 key = st.one_of(column, column, column, st.sampled_from(["column_id % 3", "upper(column_name)", "1", "2", "ndv"]))
 measure = st.one_of(
-    st.sampled_from(["count(*)", "max(ndv)", "min(column_id)", "sum(column_id) FILTER (WHERE ndv > 3)", "sum(count(*)) OVER ()", "'b'"]),
-    st.builds("{}{})".format, st.sampled_from(["count(", "count(DISTINCT ", "max(", "min(", "lower(", "any_value("]), column),
+    st.sampled_from(
+        [
+            "count(*)",
+            "max(ndv)",
+            "min(column_id)",
+            "sum(column_id) FILTER (WHERE ndv > 3)",
+            "sum(count(*)) OVER ()",
+            "'b'",
+        ]
+    ),
+    st.builds(
+        "{}{})".format, st.sampled_from(["count(", "count(DISTINCT ", "max(", "min(", "lower(", "any_value("]), column
+    ),
     st.builds("CASE WHEN {} = 'a' THEN 1 ELSE 0 END".format, column),
     st.builds("coalesce({}, 'none')".format, column),
-)  # fmt: skip
+)
 shown = st.builds(
     "{}{}".format, st.one_of(column, column, measure), st.sampled_from(["", "", "", " AS x", " AS table_name", " AS y"])
 )
 condition = st.one_of(
     st.sampled_from(["", "", "", "ndv > 5", "column_id < 300"]),
-    st.builds("{} {}".format, column, st.sampled_from(["IS NOT NULL", "> 'a'", "LIKE '%a%'", "IN ('a', 'é')", "= table_name"])),
-)  # fmt: skip
+    st.builds(
+        "{} {}".format, column, st.sampled_from(["IS NOT NULL", "> 'a'", "LIKE '%a%'", "IN ('a', 'é')", "= table_name"])
+    ),
+)
 having = st.one_of(st.sampled_from(["", "", "", "count(*) > 3"]), st.builds("{} < 'b'".format, column))
-order = st.lists(st.builds("{}{}".format, st.one_of(column, st.sampled_from(["1", "2", "x", "count(*)"])),
-                           st.sampled_from(["", " DESC", " NULLS FIRST"])), max_size=2)  # fmt: skip
+order = st.lists(
+    st.builds(
+        "{}{}".format,
+        st.one_of(column, st.sampled_from(["1", "2", "x", "count(*)"])),
+        st.sampled_from(["", " DESC", " NULLS FIRST"]),
+    ),
+    max_size=2,
+)
 
 
 def clause(word: str, text: str) -> str:
@@ -151,9 +192,13 @@ any_select = st.builds(
         f"SELECT {distinct}{', '.join(shown)} FROM stats.columns{clause('WHERE', where)}"
         f"{clause('GROUP BY', ', '.join(keys))}{clause('HAVING', having)}{clause('ORDER BY', ', '.join(order))}"
     ),
-    st.sampled_from(["", "", "", "DISTINCT "]), st.lists(shown, min_size=1, max_size=3), condition,
-    st.one_of(st.lists(key, min_size=1, max_size=3), st.just(["ALL"])), having, order,
-)  # fmt: skip
+    st.sampled_from(["", "", "", "DISTINCT "]),
+    st.lists(shown, min_size=1, max_size=3),
+    condition,
+    st.one_of(st.lists(key, min_size=1, max_size=3), st.just(["ALL"])),
+    having,
+    order,
+)
 
 
 @st.composite
@@ -164,8 +209,14 @@ def grouping(draw: st.DrawFn) -> str:
     def named(name: str) -> str:
         return draw(st.sampled_from(ALIASES)) + draw(st.sampled_from([name, name.upper(), f'"{name}"']))
 
-    measures = ["count(*) AS n", "max(ndv) m", "sum(sum(column_id)) OVER ()", *(f"count({name})" for name in keys),
-                *(f"count(DISTINCT {name}) AS d" for name in keys), "min(upper(logical_type))"]  # fmt: skip
+    measures = [
+        "count(*) AS n",
+        "max(ndv) m",
+        "sum(sum(column_id)) OVER ()",
+        *(f"count({name})" for name in keys),
+        *(f"count(DISTINCT {name}) AS d" for name in keys),
+        "min(upper(logical_type))",
+    ]
     shown = [f"{named(name)}{draw(st.sampled_from(['', f' AS {name}', ' AS x', ' AS logical_type']))}" for name in keys]
     by = [str(at) if draw(st.booleans()) else named(name) for at, name in enumerate(keys, 1)]
     end = draw(st.sampled_from(["", " DESC", " NULLS FIRST"]))
@@ -178,14 +229,22 @@ def grouping(draw: st.DrawFn) -> str:
 
 select = st.one_of(any_select, grouping())
 statement = st.one_of(
-    any_select, grouping(), grouping(),
+    any_select,
+    grouping(),
+    grouping(),
     st.builds("SELECT * FROM ({}) t".format, select),
     st.builds("SELECT t.*, count(*) OVER () FROM ({}) t WHERE {} <> 'z'".format, select, names),
-    st.builds("WITH t AS ({}) SELECT count(*), max({}) FROM t".format, select, st.sampled_from(["x", "table_name", "column_name"])),
+    st.builds(
+        "WITH t AS ({}) SELECT count(*), max({}) FROM t".format,
+        select,
+        st.sampled_from(["x", "table_name", "column_name"]),
+    ),
     st.builds("({}) {} ({})".format, select, st.sampled_from(["UNION", "UNION ALL", "EXCEPT", "INTERSECT"]), select),
-    st.builds("SELECT * FROM ({}) a {} JOIN ({}) b USING (table_name)".format, select, st.sampled_from(["", "LEFT"]), select),
+    st.builds(
+        "SELECT * FROM ({}) a {} JOIN ({}) b USING (table_name)".format, select, st.sampled_from(["", "LEFT"]), select
+    ),
     st.builds("SELECT * FROM ({}) a NATURAL JOIN ({}) b".format, select, select),
-)  # fmt: skip
+)
 
 
 def run(sandbox: Sandbox, made: plan.Plan, schema: pa.Schema, tables: dict[str, pa.Table | KeptTable]) -> pa.Table:
@@ -225,13 +284,34 @@ def test_enums_never_change_a_result(sandbox, sql):
         assert rows_of(found) == rows_of(expected), sql
 
 
-@pytest.mark.parametrize("shown", [
-    "coalesce(table_name, 'none')", "nullif(table_name, 'q')", "lag(table_name, 1, 'none') OVER (ORDER BY column_id)", "list(table_name ORDER BY column_id)",
-    "greatest(table_name, 'zz')", "table_name = column_name", "table_name < column_name", "table_name BETWEEN 'A' AND 'c'", "table_name IN ('q', 'a')",
-    "CASE WHEN ndv > 9 THEN table_name ELSE column_name END", "CASE table_name WHEN 'q' THEN 1 END", "try_cast(table_name AS INTEGER)", "min(table_name) OVER ()",
-    "mode(table_name) OVER ()", "table_name || column_name", "string_agg(table_name, ',') OVER (ORDER BY column_id)", "(SELECT max(t.table_name) FROM stats.columns t)",
-    "first_value(table_name) OVER (ORDER BY table_name DESC NULLS LAST, column_id)", "rank() OVER (ORDER BY table_name)", "array_agg(DISTINCT table_name ORDER BY table_name)",
-    "table_name IN (SELECT column_name FROM stats.columns)", "ifnull(table_name, column_name)", "quantile_disc(table_name, 0.5)", "arg_max(table_name, column_id)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "coalesce(table_name, 'none')",
+        "nullif(table_name, 'q')",
+        "lag(table_name, 1, 'none') OVER (ORDER BY column_id)",
+        "list(table_name ORDER BY column_id)",
+        "greatest(table_name, 'zz')",
+        "table_name = column_name",
+        "table_name < column_name",
+        "table_name BETWEEN 'A' AND 'c'",
+        "table_name IN ('q', 'a')",
+        "CASE WHEN ndv > 9 THEN table_name ELSE column_name END",
+        "CASE table_name WHEN 'q' THEN 1 END",
+        "try_cast(table_name AS INTEGER)",
+        "min(table_name) OVER ()",
+        "mode(table_name) OVER ()",
+        "table_name || column_name",
+        "string_agg(table_name, ',') OVER (ORDER BY column_id)",
+        "(SELECT max(t.table_name) FROM stats.columns t)",
+        "first_value(table_name) OVER (ORDER BY table_name DESC NULLS LAST, column_id)",
+        "rank() OVER (ORDER BY table_name)",
+        "array_agg(DISTINCT table_name ORDER BY table_name)",
+        "table_name IN (SELECT column_name FROM stats.columns)",
+        "ifnull(table_name, column_name)",
+        "quantile_disc(table_name, 0.5)",
+        "arg_max(table_name, column_id)",
+    ],
+)
 def test_expressions_of_enums_have_the_values_of_texts(sandbox, shown):
     test_enums_never_change_a_result.hypothesis.inner_test(sandbox, f"SELECT {shown} AS x FROM stats.columns")

@@ -24,8 +24,14 @@ from tests.flight_server.sql.test_plan import CONDITIONS
 @pytest.fixture(scope="module")
 def app():
     with app_in() as app:
-        values = [(1, "a", 1.5, True), (2, "b", None, False), (3, "o'c", 3.0, None), (4, "", 4.0, True), (2**53 + 1, "é", 0.0, None),
-                  (7, "7", 6.5, False)]  # fmt: skip
+        values = [
+            (1, "a", 1.5, True),
+            (2, "b", None, False),
+            (3, "o'c", 3.0, None),
+            (4, "", 4.0, True),
+            (2**53 + 1, "é", 0.0, None),
+            (7, "7", 6.5, False),
+        ]
         for id_, name, ndv, exact in values:
             put(
                 app,
@@ -64,15 +70,20 @@ PUSHED = {
     "SELECT count(*) FROM stats.columns WHERE table_name = 't' AND column_name LIKE '%c%'": T,
     "WITH x AS (SELECT * FROM stats.columns) SELECT max(ndv) FROM x WHERE table_name = 't'": T,
     "SELECT max(n) FROM (SELECT ndv AS n, table_name AS t FROM stats.columns) s WHERE t = 't'": T,
-    "SELECT max(ndv) FROM stats.columns WHERE table_name = 't' OR column_id = 7": Or((T, Leaf("column_id", Op.EQ, (7,), True))),
+    "SELECT max(ndv) FROM stats.columns WHERE table_name = 't' OR column_id = 7": Or(
+        (T, Leaf("column_id", Op.EQ, (7,), True))
+    ),
     "SELECT max(ndv) FROM stats.columns WHERE column_id IN (1, 7)": Leaf("column_id", Op.IN, (1, 7), True),
-    "SELECT max(ndv) FROM stats.columns WHERE column_id BETWEEN 2 AND 7": And((
-        Leaf("column_id", Op.GTE, (2,), True), Leaf("column_id", Op.LTE, (7,), True))),
+    "SELECT max(ndv) FROM stats.columns WHERE column_id BETWEEN 2 AND 7": And(
+        (Leaf("column_id", Op.GTE, (2,), True), Leaf("column_id", Op.LTE, (7,), True))
+    ),
     "SELECT max(ndv) FROM stats.columns WHERE null_count IS NULL": Leaf("null_count", Op.IS_NULL, (), True),
-    "SELECT max(ndv) FROM stats.columns WHERE captured_at >= '2020-01-01'": Leaf("captured_at", Op.GTE, ("2020-01-01T00:00:00Z",), True),
+    "SELECT max(ndv) FROM stats.columns WHERE captured_at >= '2020-01-01'": Leaf(
+        "captured_at", Op.GTE, ("2020-01-01T00:00:00Z",), True
+    ),
     "SELECT max(ndv) FROM stats.columns WHERE min = '10'": Leaf("min", Op.EQ, ("10",), True),  # text in SQL
     "SELECT max(ndv) FROM stats.columns WHERE ndv > 1": None,  # DuckDB compares floats itself, because of NaN
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", PUSHED)
@@ -101,16 +112,27 @@ PLAIN = "stats.columns"
 ITEMS = st.recursive(
     st.just(PLAIN),
     lambda inner: st.one_of(
-        st.builds("(SELECT * FROM {} i)".format, inner), st.builds("(SELECT * FROM {} i WHERE {})".format, inner, CONDITIONS),
+        st.builds("(SELECT * FROM {} i)".format, inner),
+        st.builds("(SELECT * FROM {} i WHERE {})".format, inner, CONDITIONS),
         st.builds("(SELECT ndv_exact, column_name, ndv AS column_id, column_id AS ndv FROM {} i)".format, inner),
-        st.builds("(SELECT column_id, CAST(rank() OVER (ORDER BY i.ndv) AS DOUBLE) AS ndv, column_name, ndv_exact FROM {} i WHERE {})".format, inner, CONDITIONS),
+        st.builds(
+            "(SELECT column_id, CAST(rank() OVER (ORDER BY i.ndv) AS DOUBLE) AS ndv, column_name, ndv_exact FROM {} i WHERE {})".format,
+            inner,
+            CONDITIONS,
+        ),
         st.builds("(SELECT * FROM {} i ORDER BY column_name, ndv LIMIT 3)".format, inner),
         st.builds("(SELECT DISTINCT column_id, ndv, column_name, ndv_exact FROM {} i)".format, inner),
-        st.builds("(SELECT column_id, max(ndv) AS ndv, min(column_name) AS column_name, bool_or(ndv_exact) AS ndv_exact FROM {} i GROUP BY 1)".format, inner),
-        st.builds("(SELECT column_id, ndv, column_name, ndv_exact FROM {} i UNION ALL SELECT column_id, ndv, column_name, ndv_exact FROM stats.columns)".format, inner),
+        st.builds(
+            "(SELECT column_id, max(ndv) AS ndv, min(column_name) AS column_name, bool_or(ndv_exact) AS ndv_exact FROM {} i GROUP BY 1)".format,
+            inner,
+        ),
+        st.builds(
+            "(SELECT column_id, ndv, column_name, ndv_exact FROM {} i UNION ALL SELECT column_id, ndv, column_name, ndv_exact FROM stats.columns)".format,
+            inner,
+        ),
     ),
     max_leaves=3,
-)  # fmt: skip
+)
 
 
 def qualified(alias, condition):
@@ -119,20 +141,32 @@ def qualified(alias, condition):
 
 STATEMENTS = st.one_of(
     st.builds("SELECT column_id, ndv, column_name, ndv_exact FROM {} a WHERE {}".format, ITEMS, CONDITIONS),
-    st.builds("WITH x AS (SELECT * FROM {} a WHERE {}) SELECT column_id, ndv FROM x WHERE {}".format, ITEMS, CONDITIONS, CONDITIONS),
+    st.builds(
+        "WITH x AS (SELECT * FROM {} a WHERE {}) SELECT column_id, ndv FROM x WHERE {}".format,
+        ITEMS,
+        CONDITIONS,
+        CONDITIONS,
+    ),
     st.builds(
         lambda kind, left, right, on, where: (
             f"SELECT a.column_id, a.ndv, b.column_id, b.ndv FROM {left} a {kind} JOIN {right} b"
             f" ON a.column_id = b.column_id AND {qualified('a', on[0])} AND {qualified('b', on[1])} WHERE {qualified('a', where[0])} AND {qualified('b', where[1])}"
         ),
-        st.sampled_from(["", "LEFT", "RIGHT", "FULL"]), ITEMS, ITEMS, st.tuples(CONDITIONS, CONDITIONS),
+        st.sampled_from(["", "LEFT", "RIGHT", "FULL"]),
+        ITEMS,
+        ITEMS,
+        st.tuples(CONDITIONS, CONDITIONS),
         st.tuples(st.one_of(st.just("TRUE"), CONDITIONS), st.one_of(st.just("TRUE"), CONDITIONS)),
     ),
     st.builds(
-        lambda item, inner, where: f"SELECT ndv FROM {item} a WHERE EXISTS (SELECT 1 FROM {inner} b WHERE b.column_id = a.column_id AND {where})",
-        ITEMS, ITEMS, CONDITIONS.map(lambda condition: qualified("b", condition)),
+        lambda item, inner, where: (
+            f"SELECT ndv FROM {item} a WHERE EXISTS (SELECT 1 FROM {inner} b WHERE b.column_id = a.column_id AND {where})"
+        ),
+        ITEMS,
+        ITEMS,
+        CONDITIONS.map(lambda condition: qualified("b", condition)),
     ),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=settings.default.max_examples // 2, suppress_health_check=list(HealthCheck))

@@ -26,15 +26,21 @@ SHARED = {
     "SELECT max(ndv) FROM stats.columns WHERE row_count >= 17 GROUP BY table_name": "row_count >= ? GROUP",
     "SELECT max(ndv) FROM stats.columns WHERE ndv > 1.5 AND captured_at < now()": "ndv > ? AND captured_at < now()",
     "SELECT max(ndv) FROM stats.columns c, stats.tables t WHERE c.table_name = 'x' AND t.row_count <> 1": "t.row_count <> ?",
-}  # fmt: skip
+}
 NOT_SHARED = [
-    "SELECT ndv FROM stats.columns", "SELECT ndv FROM stats.columns WHERE ndv > '5'", "SELECT ndv FROM stats.columns WHERE table_name > 5",
-    "SELECT ndv > 5 FROM stats.columns", "SELECT ndv FROM stats.columns WHERE ndv > -5",
-    "SELECT ndv FROM stats.columns WHERE captured_at > '2026-01-01'", "SELECT ndv FROM stats.columns WHERE ndv > 5 + 1",
-    "SELECT ndv FROM stats.columns WHERE ndv_exact = 1", "SELECT ndv FROM stats.columns WHERE table_name = 'a' 'b'",
+    "SELECT ndv FROM stats.columns",
+    "SELECT ndv FROM stats.columns WHERE ndv > '5'",
+    "SELECT ndv FROM stats.columns WHERE table_name > 5",
+    "SELECT ndv > 5 FROM stats.columns",
+    "SELECT ndv FROM stats.columns WHERE ndv > -5",
+    "SELECT ndv FROM stats.columns WHERE captured_at > '2026-01-01'",
+    "SELECT ndv FROM stats.columns WHERE ndv > 5 + 1",
+    "SELECT ndv FROM stats.columns WHERE ndv_exact = 1",
+    "SELECT ndv FROM stats.columns WHERE table_name = 'a' 'b'",
     "SELECT count(*) FILTER (WHERE ndv > 5), 'x' FROM stats.columns WHERE ndv > ?",
-    "SELECT ndv FROM stats.columns WHERE ndv > 1234567890123456789012", "SELECT ndv FROM stats.columns WHERE table_name = E'a'",
-]  # fmt: skip
+    "SELECT ndv FROM stats.columns WHERE ndv > 1234567890123456789012",
+    "SELECT ndv FROM stats.columns WHERE table_name = E'a'",
+]
 
 
 def shared(sql: str):
@@ -79,23 +85,35 @@ column = st.sampled_from(
     ["ndv", "row_count", "null_count", "column_id", "table_name", "column_name", "ndv_exact", "c.ndv", "captured_at"]
 )
 literal = st.one_of(
-    st.integers(0, 90).map(str), st.sampled_from(["1.5", "0.1", "-3", "1e1", "007", "123456789012345678", "99999999999999999999", "NULL", "TRUE"]),
+    st.integers(0, 90).map(str),
+    st.sampled_from(["1.5", "0.1", "-3", "1e1", "007", "123456789012345678", "99999999999999999999", "NULL", "TRUE"]),
     st.sampled_from(["'t'", "'it''s'", "'5'", "''", "'2026-01-01'", "'c7'"]),
-)  # fmt: skip
+)
 term = st.one_of(
     st.builds("{} {} {}".format, column, st.sampled_from(["=", "<>", "<", "<=", ">", ">="]), literal),
     st.builds("{} {} {}".format, literal, st.sampled_from(["=", "<"]), column),
-    st.builds("{} BETWEEN {} AND {}".format, column, literal, literal), st.builds("{} IN ({}, {})".format, column, literal, literal),
-    st.builds("NOT ({} > {})".format, column, literal), st.builds("({0} = {1} OR {0} = {2})".format, column, literal, literal),
-)  # fmt: skip
+    st.builds("{} BETWEEN {} AND {}".format, column, literal, literal),
+    st.builds("{} IN ({}, {})".format, column, literal, literal),
+    st.builds("NOT ({} > {})".format, column, literal),
+    st.builds("({0} = {1} OR {0} = {2})".format, column, literal, literal),
+)
 where = st.lists(term, min_size=1, max_size=3).map(" AND ".join)
-statement = st.builds(str.format, st.sampled_from([
-    "SELECT table_name, ndv FROM stats.columns c WHERE {0}", "SELECT * FROM stats.columns c WHERE {0} LIMIT 1000",
-    "SELECT table_name, count(*) FROM stats.columns c WHERE {0} GROUP BY table_name", "SELECT count(*) FROM stats_all.columns c WHERE {0}",
-    "SELECT count(*) FILTER (WHERE {0}) FROM stats.columns c WHERE {0}", "SELECT max(ndv) FROM stats.columns c GROUP BY table_name HAVING max(ndv) > 5",
-    "SELECT count(*) FROM stats.columns c JOIN sys.flights f ON f.column_count = c.column_id WHERE {0}",
-    "SELECT count(*) FROM (SELECT * FROM stats.columns c) c WHERE {0}",
-]), where)  # fmt: skip
+statement = st.builds(
+    str.format,
+    st.sampled_from(
+        [
+            "SELECT table_name, ndv FROM stats.columns c WHERE {0}",
+            "SELECT * FROM stats.columns c WHERE {0} LIMIT 1000",
+            "SELECT table_name, count(*) FROM stats.columns c WHERE {0} GROUP BY table_name",
+            "SELECT count(*) FROM stats_all.columns c WHERE {0}",
+            "SELECT count(*) FILTER (WHERE {0}) FROM stats.columns c WHERE {0}",
+            "SELECT max(ndv) FROM stats.columns c GROUP BY table_name HAVING max(ndv) > 5",
+            "SELECT count(*) FROM stats.columns c JOIN sys.flights f ON f.column_count = c.column_id WHERE {0}",
+            "SELECT count(*) FROM (SELECT * FROM stats.columns c) c WHERE {0}",
+        ]
+    ),
+    where,
+)
 
 
 def test_shared_plans_never_change_a_result(sql):

@@ -36,8 +36,11 @@ def capture():
 
 def with_table(app):
     put(app, rows("t", 1, range(1, 4)))
-    put(app, [{"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1,
-               "row_count": 103}], "stats.tables")  # fmt: skip
+    put(
+        app,
+        [{"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "row_count": 103}],
+        "stats.tables",
+    )
 
 
 @pytest.fixture
@@ -64,12 +67,19 @@ def sql(app, capture):
 def test_analyze_captures_the_table_and_its_columns_in_one_request(sql, capture):
     (answer,) = sql("ANALYZE TABLE lake.S.T COMPUTE STATISTICS FOR COLUMNS C2, c1, c2")
     assert answer == {
-        "table": "lake.s.t", "snapshot_id": 1, "columns": ["c2", "c1"], "rows": 103, "engine": "local",
-        "outcome": "CAPTURED", "detail": "CAPTURED 0; CAPTURED 1; CAPTURED 2",
-    }  # fmt: skip
+        "table": "lake.s.t",
+        "snapshot_id": 1,
+        "columns": ["c2", "c1"],
+        "rows": 103,
+        "engine": "local",
+        "outcome": "CAPTURED",
+        "detail": "CAPTURED 0; CAPTURED 1; CAPTURED 2",
+    }
     assert [request["target"] for request in capture.requests] == [
-        {"kind": "TABLE"}, {"kind": "COLUMN", "column_id": 2}, {"kind": "COLUMN", "column_id": 1},
-    ]  # fmt: skip
+        {"kind": "TABLE"},
+        {"kind": "COLUMN", "column_id": 2},
+        {"kind": "COLUMN", "column_id": 1},
+    ]
     assert {request["table"] for request in capture.requests} == {"lake.s.t"}
 
 
@@ -94,11 +104,12 @@ REFUSED = {
     "ANALYZE stats.columns": (InvalidArgument, '"stats.columns" is a flight of this server, which has no statistics'),
     "DESCRIBE statflight.sys.tables": (InvalidArgument, "is a flight of this server"),
     "ANALYZE TABLE lake.s.t COMPUTE STATISTICS FOR COLUMNS c1, cc2": (
-        InvalidArgument, '"lake.s.t" has no column "cc2"; did you mean "c2"?',
+        InvalidArgument,
+        '"lake.s.t" has no column "cc2"; did you mean "c2"?',
     ),
     'ANALYZE TABLE lake.s.t COMPUTE STATISTICS FOR COLUMNS "C1"': (InvalidArgument, 'has no column "C1"'),
     "EXPLAIN DROP TABLE x": (InvalidArgument, "DROP is not allowed"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("statement", REFUSED)

@@ -28,7 +28,7 @@ def column(text: str, quoted: bool = False) -> tuple[Part, ...]:
         'ANALYZE TABLE a.b.c COMPUTE STATISTICS FOR COLUMNS x, "Y ""1"""': Analyze(
             A_B_C, (column("x"), column('Y "1"', True))
         ),
-        "SHOW STATS FOR `a`.b.\"c\"": ShowStats((Part("a", True), Part("b", False), Part("c", True))),
+        'SHOW STATS FOR `a`.b."c"': ShowStats((Part("a", True), Part("b", False), Part("c", True))),
         "show tables": ShowTables(),
         "DESCRIBE a.b.c": Describe(A_B_C),
         "desc a.b.c": Describe(A_B_C),
@@ -37,7 +37,7 @@ def column(text: str, quoted: bool = False) -> tuple[Part, ...]:
         "ANALYZED": None,
         "": None,
     }.items(),
-)  # fmt: skip
+)
 def test_parse(sql, statement):
     assert statements.parse(sql) == statement
 
@@ -45,9 +45,9 @@ def test_parse(sql, statement):
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("ANALYZE", 'ANALYZE has its end where the name of a table should be; ANALYZE t, or ANALYZE TABLE'),
+        ("ANALYZE", "ANALYZE has its end where the name of a table should be; ANALYZE t, or ANALYZE TABLE"),
         ("ANALYZE a.b.c d", 'has "d" where the end should be'),
-        ("ANALYZE TABLE 'x' COMPUTE STATISTICS", "has \"'\" where the name of a table should be"),
+        ("ANALYZE TABLE 'x' COMPUTE STATISTICS", 'has "\'" where the name of a table should be'),
         ('ANALYZE TABLE a.b.c "COMPUTE" STATISTICS', 'has "COMPUTE" where COMPUTE should be'),
         ("ANALYZE TABLE a.b.c COMPUTE STATISTICS FOR COLUMNS x,", "has its end where the name of a column should be"),
         ("ANALYZE a.b.c; SELECT 1", 'has "SELECT" where the end should be'),
@@ -55,7 +55,7 @@ def test_parse(sql, statement):
         ("EXPLAIN", "EXPLAIN of nothing is not allowed"),
         ("EXPLAIN ANALYZE SELECT 1", "EXPLAIN ANALYZE is not allowed"),
     ],
-)  # fmt: skip
+)
 def test_malformed_statements_name_the_part(sql, said):
     with pytest.raises(InvalidArgument) as refusal:
         statements.parse(sql)

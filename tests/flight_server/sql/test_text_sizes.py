@@ -64,23 +64,42 @@ def test_large_patterns_are_refused(sql: str, reason: str):
         text_sizes.check(language.parse(sql))
 
 
-@pytest.mark.parametrize("sql", [
-    "SELECT replace(file_path, 's3://', '') || '/' || upper(table_name) AS p FROM stats.files WHERE regexp_matches(file_path, '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}')",
-    "SELECT upper(a || a) AS a, b || a AS b, 1 AS c, 2 AS d, 3 AS e FROM (VALUES ('x', 'y')) t(a, b)",
-    "SELECT 'x' AS q UNION ALL SELECT replace('aaaa', 'a', table_name) FROM stats.tables",
-    "SELECT x || x AS x FROM (SELECT x || x AS x FROM (SELECT table_name AS x FROM stats.tables) a) b",
-    "SELECT count(*) FROM stats.columns WHERE " + " AND ".join(f"column_name <> 'c{i}'" for i in range(1500)),
-    "SELECT strftime(captured_at, '%Y-%m-%d') || '!', concat_ws(', ', table_catalog, table_schema, table_name) FROM stats.tables",
-    "SELECT string_agg(column_name, ', ') FROM stats.columns GROUP BY table_name",
-    "SELECT regexp_extract(file_path, '(\\d{4})-(\\d{2})', 1), replace(file_path, table_name, column_name) FROM stats.file_columns",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT replace(file_path, 's3://', '') || '/' || upper(table_name) AS p FROM stats.files WHERE regexp_matches(file_path, '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}')",
+        "SELECT upper(a || a) AS a, b || a AS b, 1 AS c, 2 AS d, 3 AS e FROM (VALUES ('x', 'y')) t(a, b)",
+        "SELECT 'x' AS q UNION ALL SELECT replace('aaaa', 'a', table_name) FROM stats.tables",
+        "SELECT x || x AS x FROM (SELECT x || x AS x FROM (SELECT table_name AS x FROM stats.tables) a) b",
+        "SELECT count(*) FROM stats.columns WHERE " + " AND ".join(f"column_name <> 'c{i}'" for i in range(1500)),
+        "SELECT strftime(captured_at, '%Y-%m-%d') || '!', concat_ws(', ', table_catalog, table_schema, table_name) FROM stats.tables",
+        "SELECT string_agg(column_name, ', ') FROM stats.columns GROUP BY table_name",
+        "SELECT regexp_extract(file_path, '(\\d{4})-(\\d{2})', 1), replace(file_path, table_name, column_name) FROM stats.file_columns",
+    ],
+)
 def test_ordinary_statements_are_allowed(sql: str):
     text_sizes.check(language.parse(sql))
 
 
-@pytest.mark.parametrize(("pattern", "steps"), [
-    ("", 0), ("abc", 3), ("a{5}", 5), ("a{2,7}", 7), ("a{3,}", 3), ("(ab){10}", 30), ("(a{10}){10}", 110), (r"a\{5}", 4),
-    (r"\d{4}", 4), ("x{y}", 4), ("x{", 2), ("a{0}", 1), ("a*{3}", 4), (")", 1), ("((", 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pattern", "steps"),
+    [
+        ("", 0),
+        ("abc", 3),
+        ("a{5}", 5),
+        ("a{2,7}", 7),
+        ("a{3,}", 3),
+        ("(ab){10}", 30),
+        ("(a{10}){10}", 110),
+        (r"a\{5}", 4),
+        (r"\d{4}", 4),
+        ("x{y}", 4),
+        ("x{", 2),
+        ("a{0}", 1),
+        ("a*{3}", 4),
+        (")", 1),
+        ("((", 2),
+    ],
+)
 def test_repetitions_count(pattern: str, steps: int):
     assert text_sizes.pattern_steps(pattern) == steps

@@ -18,10 +18,17 @@ def test_history_is_in_the_order_of_snapshots_whatever_their_times():
     """Clocks of writers go back, and so does the time of a directory whose newest file is removed."""
     with app_in() as app:
         snapshots = [
-            {"snapshot_id": i, "ordinal": at, "parent_snapshot_id": None, "sequence_number": None, "operation": None,
-             "committed_at": (NOON - timedelta(hours=at)).isoformat(), "schema_hash": "h"}
+            {
+                "snapshot_id": i,
+                "ordinal": at,
+                "parent_snapshot_id": None,
+                "sequence_number": None,
+                "operation": None,
+                "committed_at": (NOON - timedelta(hours=at)).isoformat(),
+                "schema_hash": "h",
+            }
             for at, i in enumerate((7, 5, 6))
-        ]  # fmt: skip
+        ]
         found = {
             "schema": "s",
             "name": "t",
@@ -41,7 +48,9 @@ def test_history_is_in_the_order_of_snapshots_whatever_their_times():
         reader = LocalReader(app.scanner, ANONYMOUS)
         assert [row["snapshot_id"] for row in history.snapshots(reader, NAME)] == [7, 5, 6]
         assert [(row["snapshot_id"], row["committed_at"]) for row in history.column_rows(reader, NAME, "id")] == [
-            (7, NOON), (5, NOON - timedelta(hours=1)), (6, NOON - timedelta(hours=2)),
-        ]  # fmt: skip
+            (7, NOON),
+            (5, NOON - timedelta(hours=1)),
+            (6, NOON - timedelta(hours=2)),
+        ]
         (result,) = check(reader, NAME, [rules.parse("change of row_count <= 10%")], against="previous")
         assert (result.value, result.detail) == (0.01, "100 → 101 (+1%)")

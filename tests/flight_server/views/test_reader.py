@@ -35,14 +35,28 @@ class Counting:
 @pytest.fixture(scope="module")
 def app():
     """Tables of one to three snapshots, some without statistics of the table itself."""
-    at = [dict(zip(COLUMNS, place, strict=True)) | {"snapshot_id": snapshot}
-          for number, place in enumerate(PLACES) for snapshot in range(1 + number % 3)]  # fmt: skip
-    sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
-              "sketch_type": "apache-datasketches-kll-doubles-v1"}  # fmt: skip
+    at = [
+        dict(zip(COLUMNS, place, strict=True)) | {"snapshot_id": snapshot}
+        for number, place in enumerate(PLACES)
+        for snapshot in range(1 + number % 3)
+    ]
+    sketch = {
+        "target_kind": "COLUMN",
+        "storage_id": of_column(1),
+        "column_id": 1,
+        "role": "QUANTILES",
+        "sketch_type": "apache-datasketches-kll-doubles-v1",
+    }
     with app_in() as app:
         put(app, [key | {"row_count": i} for i, key in enumerate(at) if i % 5], "stats.tables")
-        put(app, [key | {"column_id": i, "column_name": f"c{i}", "logical_type": "INT", "row_count": 9}
-                  for key in at for i in (1, 2)])  # fmt: skip
+        put(
+            app,
+            [
+                key | {"column_id": i, "column_name": f"c{i}", "logical_type": "INT", "row_count": 9}
+                for key in at
+                for i in (1, 2)
+            ],
+        )
         put(app, [key | sketch | {"data": kll(np.arange(1.0 + i))} for i, key in enumerate(at)], "stats.sketches")
         yield app
 

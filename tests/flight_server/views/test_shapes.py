@@ -75,8 +75,10 @@ def test_few_distinct_instants_have_a_bar_each():
     day = 86_400_000_000
     found = bars_of(np.repeat(np.array([0, 1, 5]) * day, 100), "TIMESTAMP", 10, 3.0)
     assert [(shapes.text_at(bar.low, "TIMESTAMP"), bar.is_value) for bar in found] == [
-        ("1970-01-01", True), ("1970-01-02", True), ("1970-01-06", True),
-    ]  # fmt: skip
+        ("1970-01-01", True),
+        ("1970-01-02", True),
+        ("1970-01-06", True),
+    ]
 
 
 @pytest.mark.parametrize(("low", "high", "bins"), [(1, 265, 10), (0, 12, 10), (-5, 4, 10), (0, 999, 40)])

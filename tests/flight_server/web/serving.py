@@ -32,8 +32,14 @@ def pages_of(app: App, tokens: Path | None = None) -> Iterator[str]:
     """The URL of the pages of an app."""
     guard = Guard(tokens, "internal secret")
     probes = Probes(Metrics(app, "0", guard.authenticate))
-    site = Site(replace(app.settings, auth=tokens), app, guard, probes, LazyEndpoint(app, "0").select,
-                Door(app, guard, lambda table, snapshot: None))  # fmt: skip
+    site = Site(
+        replace(app.settings, auth=tokens),
+        app,
+        guard,
+        probes,
+        LazyEndpoint(app, "0").select,
+        Door(app, guard, lambda table, snapshot: None),
+    )
     pages = Http(site.asgi, app.settings.host, 0, "http-port")
     try:
         yield pages.uri
@@ -52,10 +58,17 @@ def large_catalog(directory: Path, tables: int) -> Iterator[str]:
         put(app, [key | column | {"column_id": 1, "column_name": "c1"}])
         put(app, [wide | column | {"column_id": number, "column_name": f"c{number}"} for number in range(1, 501)])
         sketches = [
-            wide | {"target_kind": "COLUMN", "storage_id": of_column(number), "column_id": number, "role": "QUANTILES",
-                    "sketch_type": "apache-datasketches-kll-doubles-v1", "data": kll(np.arange(1000.0) * number)}
+            wide
+            | {
+                "target_kind": "COLUMN",
+                "storage_id": of_column(number),
+                "column_id": number,
+                "role": "QUANTILES",
+                "sketch_type": "apache-datasketches-kll-doubles-v1",
+                "data": kll(np.arange(1000.0) * number),
+            }
             for number in range(1, 501)
-        ]  # fmt: skip
+        ]
         put(app, sketches, "stats.sketches")
 
         def copy(connection: Any) -> None:

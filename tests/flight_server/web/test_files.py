@@ -56,8 +56,10 @@ def pages(server):
 
 
 def test_columns_with_the_same_name_have_separate_files(server):
-    alike = [COLUMN | {"column_id": i, "column_name": name, "logical_type": "INT", "min": "0", "max": str(i)}
-             for i, name in ((4, "st.x"), (5, "st.x"), (6, None))]  # fmt: skip
+    alike = [
+        COLUMN | {"column_id": i, "column_name": name, "logical_type": "INT", "min": "0", "max": str(i)}
+        for i, name in ((4, "st.x"), (5, "st.x"), (6, None))
+    ]
     server.rows("stats.columns", *alike)
     with StatsClient(server.uri) as client:
         found = dict(files.pages_of(client, "lake.s.t", "current"))
@@ -68,8 +70,10 @@ def test_columns_with_the_same_name_have_separate_files(server):
 
 
 def test_quantiles_of_a_sample_beside_a_complete_record_are_labelled(server):
-    server.rows("stats.quantiles", *(KEY | {"column_id": 1, "quantile": share, "value": "7", "completeness": "PARTIAL"}
-                                     for share in (0.25, 0.75)))  # fmt: skip
+    server.rows(
+        "stats.quantiles",
+        *(KEY | {"column_id": 1, "quantile": share, "value": "7", "completeness": "PARTIAL"} for share in (0.25, 0.75)),
+    )
     with StatsClient(server.uri) as client:
         found = dict(files.pages_of(client, "lake.s.t", "current"))
     labelled = [name for name, text in found.items() if "EXACT, quantiles of a sample" in text]

@@ -23,10 +23,13 @@ def test_breakable_filter_escapes_and_allows_breaks_after_separators():
 @pytest.mark.parametrize(
     ("text", "formatted"),
     [
-        ('{"day": "2026-03-01", "hour": 7}', "day=2026-03-01, hour=7"), ('{"day": null}', "day=null"),
-        ("[1]", "[1]"), ("no json", "no json"), (None, ""),
+        ('{"day": "2026-03-01", "hour": 7}', "day=2026-03-01, hour=7"),
+        ('{"day": null}', "day=null"),
+        ("[1]", "[1]"),
+        ("no json", "no json"),
+        (None, ""),
     ],
-)  # fmt: skip
+)
 def test_partition_filter_formats_json_as_key_value_pairs(text, formatted):
     assert FILTERS["partition"](text) == formatted
 
@@ -40,9 +43,7 @@ def test_attribute_filter_escapes_to_text_that_unescapes_unchanged():
 
 def test_timestamp_is_short_in_lists_with_the_full_value_as_title():
     row = {"min": "2026-03-01T00:00:01.50706Z", "min_is_exact": False, "logical_type": "TIMESTAMPTZ", "quantiles": {}}
-    assert FILTERS["least"](row, True) == (
-        '<span title="2026-03-01T00:00:01.50706Z">≥ 2026-03-01 00:00:01</span>'
-    )  # fmt: skip
+    assert FILTERS["least"](row, True) == ('<span title="2026-03-01T00:00:01.50706Z">≥ 2026-03-01 00:00:01</span>')
     assert FILTERS["least"](row) == "≥ 2026-03-01T00:00:01.50706Z"
     hostile = row | {"min": '"><script>', "logical_type": "TIME"}
     assert "<script>" not in FILTERS["least"](hostile, True)

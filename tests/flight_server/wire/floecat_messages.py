@@ -27,8 +27,17 @@ _MESSAGES: Final[dict[str, dict[str, dict[str, tuple[int, str]]]]] = {
     },
 }
 _OPERATORS: Final = (
-    "EQ", "NEQ", "LT", "LTE", "GT", "GTE", "BETWEEN", "IN", "IS_NULL", "IS_NOT_NULL",
-)  # fmt: skip
+    "EQ",
+    "NEQ",
+    "LT",
+    "LTE",
+    "GT",
+    "GTE",
+    "BETWEEN",
+    "IN",
+    "IS_NULL",
+    "IS_NOT_NULL",
+)
 
 
 def _files() -> Iterator[descriptor_pb2.FileDescriptorProto]:

@@ -27,10 +27,13 @@ def parse_sampling(sampling):
         ({"method": "NONE"}, "NONE", None),
         ({"method": "RANDOM_ROW_GROUP"}, "RANDOM_ROW_GROUP", None),
         ({"method": "RANDOM_ROW_GROUP", "max_rows": 1, "max_bytes": None}, "RANDOM_ROW_GROUP", Budget(max_rows=1)),
-        ({"method": "METADATA_GUIDED", "max_bytes": 2**40, "max_seconds": 0.5}, "METADATA_GUIDED",
-         Budget(None, 2**40, 0.5)),
+        (
+            {"method": "METADATA_GUIDED", "max_bytes": 2**40, "max_seconds": 0.5},
+            "METADATA_GUIDED",
+            Budget(None, 2**40, 0.5),
+        ),
     ],
-)  # fmt: skip
+)
 def test_sampling_is_a_method_with_an_optional_budget(sampling, method, budget):
     found = parse_sampling(sampling)
     assert (found.spec.sampling, found.spec.budget) == (Sampling(method), budget)
@@ -40,7 +43,9 @@ def test_sampling_is_a_method_with_an_optional_budget(sampling, method, budget):
 @pytest.mark.parametrize(
     ("sampling", "reason"),
     [
-        ("SOME", "requests[0].sampling"), (5, "requests[0].sampling"), ([1], "requests[0].sampling"),
+        ("SOME", "requests[0].sampling"),
+        (5, "requests[0].sampling"),
+        ([1], "requests[0].sampling"),
         ({}, "requests[0].sampling.method"),
         ({"method": "RANDOM_ROW_GROUP", "max_row": 1}, "max_row"),
         ({"method": "RANDOM_ROW_GROUP", "max_rows": 0}, "a whole number > 0"),
@@ -51,7 +56,7 @@ def test_sampling_is_a_method_with_an_optional_budget(sampling, method, budget):
         ({"method": "RANDOM_ROW_GROUP", "max_rows": 2**63}, "a whole number > 0"),
         ({"method": "NONE", "max_rows": 5}, "it reads everything"),
     ],
-)  # fmt: skip
+)
 def test_invalid_sampling_is_rejected_with_its_field(sampling, reason):
     with pytest.raises(InvalidArgument) as raised:
         parse_sampling(sampling)

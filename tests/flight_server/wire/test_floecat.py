@@ -81,17 +81,29 @@ def test_unknown_operator_is_rejected(number):
 
 @pytest.mark.parametrize(
     "name",
-    [{"table": "stats.columns"}, {"table": "columns", "name": " Stats.Columns "}, {"table": "STATS.Columns"},
-     {"table": "stats.columns", "catalog": "anything"}],
-)  # fmt: skip
+    [
+        {"table": "stats.columns"},
+        {"table": "columns", "name": " Stats.Columns "},
+        {"table": "STATS.Columns"},
+        {"table": "stats.columns", "catalog": "anything"},
+    ],
+)
 def test_table_names_are_normalized(name):
     assert to_command(command(**name), None)["table"] == "stats.columns"
 
 
-@pytest.mark.parametrize("data", [field(4, "q"), field(1, b"") + field(4, "q"), field(1, field(1, b"")) + field(4, "q"),
-                                  field(1, field(1, field(2, "stats"))) + field(4, "q"),
-                                  field(1, field(1, field(3, "  "))) + field(4, "q"),
-                                  field(1, field(2, field(2, "some-id"))) + field(4, "q"), b""])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [
+        field(4, "q"),
+        field(1, b"") + field(4, "q"),
+        field(1, field(1, b"")) + field(4, "q"),
+        field(1, field(1, field(2, "stats"))) + field(4, "q"),
+        field(1, field(1, field(3, "  "))) + field(4, "q"),
+        field(1, field(2, field(2, "some-id"))) + field(4, "q"),
+        b"",
+    ],
+)
 def test_missing_name_is_rejected(data):
     with pytest.raises(InvalidArgument, match="target"):
         to_command(data, None)
@@ -160,8 +172,19 @@ def test_command_becomes_a_scan_request():
         of_command(command(predicates=(("c", 0),)))
 
 
-@pytest.mark.parametrize("data", [bytes(range(256)), b"\x00", b"\x0a", b"\x0a\xff", b"\xff" * 64, b"\x0b" * 500,
-                                  field(1, b"\xff\xfe"), field(4, b"\xff\xfe")])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [
+        bytes(range(256)),
+        b"\x00",
+        b"\x0a",
+        b"\x0a\xff",
+        b"\xff" * 64,
+        b"\x0b" * 500,
+        field(1, b"\xff\xfe"),
+        field(4, b"\xff\xfe"),
+    ],
+)
 def test_random_bytes_are_rejected(data):
     with pytest.raises(InvalidArgument):
         of_command(data)
@@ -188,9 +211,10 @@ def mutate(data: bytes, chance: random.Random) -> bytes:
 def test_mutated_commands_are_read_or_rejected():
     chance = random.Random(20261)
     seeds = [
-        command(), command("sys.flights", ("name", "writable"), (("name", 7, "a", "b", "ü"), ("name", 9)), "query-1"),
+        command(),
+        command("sys.flights", ("name", "writable"), (("name", 7, "a", "b", "ü"), ("name", 9)), "query-1"),
         command("information_schema.columns", predicates=tuple(("c", op % 10, "1") for op in range(20))),
-    ]  # fmt: skip
+    ]
     rejected = 0
     for _ in range(5000):
         mutant = mutate(chance.choice(seeds), chance)

@@ -34,14 +34,23 @@ def test_a_ticket_names_the_snapshot():
     assert (ticket.snapshot, ticket.node, ticket.columns, ticket.capture) == (7, request.node, ("id",), False)
 
 
-@pytest.mark.parametrize(("body", "message"), [
-    ({"scan": 1}, "scan: is not a full table name"), ({"scan": "t"}, "scan: is not a full table name"),
-    ({"where": 7}, "where: is not a condition"), ({"where": "id ="}, "where: cannot be read"),
-    ({"where": "lower(a) = 'b'"}, "function"), ({"where": {"xor": []}}, "where: unknown key"),
-    ({"columns": "id"}, "columns: must be a list"), ({"snapshot": "last"}, "snapshot: is not a snapshot"),
-    ({"capture": 1}, "capture: must be true or false"), ({"wher": "id = 1"}, 'no key "wher"; did you mean "where"'),
-    ({"version": 2}, "version: is unknown"), ({"where": "a = '" + "x" * 70_000 + "'"}, "longer than 65536 bytes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"scan": 1}, "scan: is not a full table name"),
+        ({"scan": "t"}, "scan: is not a full table name"),
+        ({"where": 7}, "where: is not a condition"),
+        ({"where": "id ="}, "where: cannot be read"),
+        ({"where": "lower(a) = 'b'"}, "function"),
+        ({"where": {"xor": []}}, "where: unknown key"),
+        ({"columns": "id"}, "columns: must be a list"),
+        ({"snapshot": "last"}, "snapshot: is not a snapshot"),
+        ({"capture": 1}, "capture: must be true or false"),
+        ({"wher": "id = 1"}, 'no key "wher"; did you mean "where"'),
+        ({"version": 2}, "version: is unknown"),
+        ({"where": "a = '" + "x" * 70_000 + "'"}, "longer than 65536 bytes"),
+    ],
+)
 def test_mistakes_are_refused(body, message):
     with pytest.raises(InvalidArgument) as refusal:
         found(**body)

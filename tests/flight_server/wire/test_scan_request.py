@@ -17,9 +17,13 @@ from flight_server.wire.tickets import of_ticket, to_ticket
 from store.model.errors import InvalidArgument, NotFound, StatflightError
 
 COMMAND = {
-    "table": "stats.columns", "columns": ["ndv", "NDV ", "no", "min"], "snapshot": "current", "limit": 5,
-    "predicates": [{"column": "table_name", "op": "EQ", "values": ["t"]}], "allow_stale": True,
-}  # fmt: skip
+    "table": "stats.columns",
+    "columns": ["ndv", "NDV ", "no", "min"],
+    "snapshot": "current",
+    "limit": 5,
+    "predicates": [{"column": "table_name", "op": "EQ", "values": ["t"]}],
+    "allow_stale": True,
+}
 
 
 def data(**changes) -> bytes:
@@ -53,15 +57,34 @@ def test_path_may_have_one_part_or_two():
         assert of_descriptor(flight.FlightDescriptor.for_path(*path)).flight.name == "stats.columns"
 
 
-@pytest.mark.parametrize("ticket", [
-    b"\x02" + sealed(COMMAND)[1:], b"\x01", b"\x01abcd", b"\xff" * 50, sealed(COMMAND)[:-1],
-    sealed(b"[" * 100_000), sealed(b"[]"), sealed(b"null"), sealed(COMMAND | {"pins": 7}),
-    sealed(COMMAND | {"pins": [[1]]}),
-    sealed(COMMAND | {"pins": [[1, 2**63]]}), sealed(COMMAND | {"pins": [["1", "2"]]}), sealed(COMMAND | {"part": [1]}),
-    sealed(COMMAND | {"part": [0, 1, 3, 2]}), sealed(COMMAND | {"part": [0, 1, 0, 0]}), sealed(COMMAND | {"part": "x"}),
-    sealed(COMMAND | {"part": [0, 1, 0, 1.5]}), sealed(COMMAND | {"partitions": 2}), data(partitions=2), data(pins=[]),
-    b"", b"{", data(part=[0, 1, 0, 1]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "ticket",
+    [
+        b"\x02" + sealed(COMMAND)[1:],
+        b"\x01",
+        b"\x01abcd",
+        b"\xff" * 50,
+        sealed(COMMAND)[:-1],
+        sealed(b"[" * 100_000),
+        sealed(b"[]"),
+        sealed(b"null"),
+        sealed(COMMAND | {"pins": 7}),
+        sealed(COMMAND | {"pins": [[1]]}),
+        sealed(COMMAND | {"pins": [[1, 2**63]]}),
+        sealed(COMMAND | {"pins": [["1", "2"]]}),
+        sealed(COMMAND | {"part": [1]}),
+        sealed(COMMAND | {"part": [0, 1, 3, 2]}),
+        sealed(COMMAND | {"part": [0, 1, 0, 0]}),
+        sealed(COMMAND | {"part": "x"}),
+        sealed(COMMAND | {"part": [0, 1, 0, 1.5]}),
+        sealed(COMMAND | {"partitions": 2}),
+        data(partitions=2),
+        data(pins=[]),
+        b"",
+        b"{",
+        data(part=[0, 1, 0, 1]),
+    ],
+)
 def test_damaged_or_foreign_ticket_is_rejected(ticket):
     with pytest.raises(InvalidArgument):
         of_ticket(ticket)

@@ -65,8 +65,13 @@ class FakeServer:
 
 def lease(operation: str = "validate", **more: Any) -> dict[str, Any]:
     connector = {"catalog": "c", "format": "made-up", "uri": "x", "options": {}}
-    return {"job_id": operation, "lease_token": "t", "kind": "control", "lease_seconds": 1.0,
-            "payload": {"operation": operation, "connector": connector} | more}  # fmt: skip
+    return {
+        "job_id": operation,
+        "lease_token": "t",
+        "kind": "control",
+        "lease_seconds": 1.0,
+        "payload": {"operation": operation, "connector": connector} | more,
+    }
 
 
 @pytest.fixture
@@ -114,9 +119,10 @@ def test_leased_work_is_done_and_finished(opened):
 
 
 @pytest.mark.parametrize(
-    "error", [pa.ArrowInvalid("x"), OSError("gone"), RuntimeError("bug"), KeyboardInterrupt(), pa.ArrowKeyError("k")],
+    "error",
+    [pa.ArrowInvalid("x"), OSError("gone"), RuntimeError("bug"), KeyboardInterrupt(), pa.ArrowKeyError("k")],
     ids=lambda error: type(error).__name__,
-)  # fmt: skip
+)
 def test_server_error_does_not_end_the_thread(opened, error, capsys):
     server = FakeServer(error, lease())
     run_until(server, 1)

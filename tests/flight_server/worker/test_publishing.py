@@ -48,12 +48,13 @@ def payload(**changed: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"completeness": "PARTIAL"}, "of a sample"), ({"row_groups_sampled": 3}, "of a sample"),
+        ({"completeness": "PARTIAL"}, "of a sample"),
+        ({"row_groups_sampled": 3}, "of a sample"),
         ({"completeness": "UNAVAILABLE"}, "not known"),
         ({"freshness": "STALE", "snapshot_id": 6}, "STALE: of snapshot 6"),
         ({"freshness": "INHERITED", "snapshot_id": 6}, "INHERITED: of snapshot 6"),
     ],
-)  # fmt: skip
+)
 def test_unpublishable_records_are_left_out_or_an_error(changed, reason):
     bad = column(2, **changed)
     found = publishable(stored_statistics(FakeServer(column(), bad), payload(), frozenset()))
@@ -131,8 +132,14 @@ def theta(count: int) -> bytes:
 @pytest.mark.parametrize(("ndv", "taken"), [(None, True), (9000.0, False)])
 def test_sketch_of_an_earlier_snapshot_is_not_given_out_as_the_current_one(ndv, taken):
     """A capture of metadata alone leaves the sketch behind: 1,000 values of snapshot 6, not of the 9,000 rows of 7."""
-    sketch = {"column_id": 1, "role": "NDV", "target_kind": "COLUMN", "data": theta(1000), "params": "{}",
-              "snapshot_id": 6}  # fmt: skip
+    sketch = {
+        "column_id": 1,
+        "role": "NDV",
+        "target_kind": "COLUMN",
+        "data": theta(1000),
+        "params": "{}",
+        "snapshot_id": 6,
+    }
     stored = FakeServer(column(row_count=9000, null_count=0, ndv=ndv), sketches=[sketch])
     (found,) = stored_statistics(stored, payload(), frozenset({"NDV"})).columns
     assert (found.snapshot_id, found.freshness) == (7, "EXACT")

@@ -55,10 +55,19 @@ def draft_store():
 def draft(name: str, *columns: int, twice: bool = False) -> Draft:
     created = Draft()
     for number in (1, 2) if twice else (1,):
-        rows = pa.Table.from_pylist([
-            {"table_catalog": "lake", "table_schema": "s", "table_name": name, "snapshot_id": 1, "column_id": i,
-             "row_count": number} for i in columns
-        ])  # fmt: skip
+        rows = pa.Table.from_pylist(
+            [
+                {
+                    "table_catalog": "lake",
+                    "table_schema": "s",
+                    "table_name": name,
+                    "snapshot_id": 1,
+                    "column_id": i,
+                    "row_count": number,
+                }
+                for i in columns
+            ]
+        )
         created.add(Put("stats.columns", validation.prepare(FLIGHTS["stats.columns"], rows), PutMode.CAPTURE), False)
     return created
 
@@ -133,8 +142,18 @@ def many_rows(draft_store, monkeypatch):
 
 def files(flight: str, values: dict[str, int], snapshot: int, mode: PutMode, name: str = "t") -> Put:
     more = {} if flight == "stats.files" else {"column_id": 1}
-    each = [{"table_catalog": "lake", "table_schema": "s", "table_name": name, "snapshot_id": snapshot,
-             "file_path": path, "row_count": count} | more for path, count in values.items()]  # fmt: skip
+    each = [
+        {
+            "table_catalog": "lake",
+            "table_schema": "s",
+            "table_name": name,
+            "snapshot_id": snapshot,
+            "file_path": path,
+            "row_count": count,
+        }
+        | more
+        for path, count in values.items()
+    ]
     return Put(flight, validation.prepare(FLIGHTS[flight], pa.Table.from_pylist(each)), mode)
 
 
@@ -157,9 +176,14 @@ FIVE = dict.fromkeys("abcde", 1)
 
 
 def test_many_rows_go_to_the_store_before_the_commit_and_the_last_ones_with_them(draft_store, many_rows):
-    created = in_pieces(draft_store, [files("stats.files", FIVE, 1, PutMode.REPLACE_SNAPSHOT),
-                                      files("stats.file_columns", FIVE, 1, PutMode.FILL),
-                                      files("stats.file_columns", {"f": 2}, 1, PutMode.FILL)])  # fmt: skip
+    created = in_pieces(
+        draft_store,
+        [
+            files("stats.files", FIVE, 1, PutMode.REPLACE_SNAPSHOT),
+            files("stats.file_columns", FIVE, 1, PutMode.FILL),
+            files("stats.file_columns", {"f": 2}, 1, PutMode.FILL),
+        ],
+    )
     assert created.staged.keys() == {"stats.files", "stats.file_columns"}
     created.settle()
     assert stored(draft_store, many_rows, 1) == {}
@@ -181,17 +205,21 @@ def test_requested_rows_win_over_filled_ones_whichever_come_first(draft_store, m
 
 
 def test_many_rows_continue_a_listing(draft_store, many_rows):
-    first = [files(flight, FIVE, 1, mode) for flight, mode in
-             (("stats.files", PutMode.REPLACE_SNAPSHOT), ("stats.file_columns", PutMode.FILL))]  # fmt: skip
-    created = in_pieces(draft_store, [*first, files("stats.file_columns", {"z": 1}, 1, PutMode.FILL)],
-                        listing=Listing(1, "one"))  # fmt: skip
+    first = [
+        files(flight, FIVE, 1, mode)
+        for flight, mode in (("stats.files", PutMode.REPLACE_SNAPSHOT), ("stats.file_columns", PutMode.FILL))
+    ]
+    created = in_pieces(
+        draft_store, [*first, files("stats.file_columns", {"z": 1}, 1, PutMode.FILL)], listing=Listing(1, "one")
+    )
     created.settle()
     commit(draft_store, [(created, many_rows)])
     new = {"a": 2, "v": 3, "w": 3, "x": 3}
     created = in_pieces(
-        draft_store, [files("stats.file_columns", new, 2, PutMode.FILL), files("stats.files", new, 2, PutMode.CAPTURE)],
+        draft_store,
+        [files("stats.file_columns", new, 2, PutMode.FILL), files("stats.files", new, 2, PutMode.CAPTURE)],
         listing=Listing(2, "two", 1, "one", ("a", "b")),
-    )  # fmt: skip
+    )
     assert created.staged.keys() == {"stats.file_columns"}
     created.settle()
     commit(draft_store, [(created, many_rows)])

@@ -37,10 +37,16 @@ def batches(wrong: dict[int, int] | None = None) -> list[pa.RecordBatch]:
     counts = list(range(1, total + 1))
     for row, count in (wrong or {}).items():
         counts[row - 1] = count
-    rows = pa.table({
-        "table_catalog": ["c"] * total, "table_schema": ["s"] * total, "table_name": ["t"] * total,
-        "snapshot_id": [1] * total, "column_id": range(1, total + 1), "row_count": counts,
-    })  # fmt: skip
+    rows = pa.table(
+        {
+            "table_catalog": ["c"] * total,
+            "table_schema": ["s"] * total,
+            "table_name": ["t"] * total,
+            "snapshot_id": [1] * total,
+            "column_id": range(1, total + 1),
+            "row_count": counts,
+        }
+    )
     starts = [sum(SIZES[:at]) for at in range(len(SIZES))]
     return [rows.slice(start, size).combine_chunks().to_batches()[0] for start, size in zip(starts, SIZES, strict=True)]
 
@@ -84,11 +90,16 @@ def test_cancelled_stream_is_not_stored():
 def test_refused_put_holds_no_memory_while_its_exception_is_handled(rows: int):
     def put() -> None:
         texts = pa.array(["x" * (20_000_000 // rows)] * rows)
-        given = pa.table({
-            "table_catalog": pa.repeat("c", rows), "table_schema": pa.repeat("s", rows),
-            "table_name": pa.repeat("t", rows), "snapshot_id": pa.repeat(1, rows), "column_id": pa.repeat(-1, rows),
-            "column_name": texts,
-        })  # fmt: skip
+        given = pa.table(
+            {
+                "table_catalog": pa.repeat("c", rows),
+                "table_schema": pa.repeat("s", rows),
+                "table_name": pa.repeat("t", rows),
+                "snapshot_id": pa.repeat(1, rows),
+                "column_id": pa.repeat(-1, rows),
+                "column_name": texts,
+            }
+        )
         read(given.to_batches())
 
     before = pa.total_allocated_bytes()
@@ -98,8 +109,11 @@ def test_refused_put_holds_no_memory_while_its_exception_is_handled(rows: int):
     assert pa.total_allocated_bytes() - before < 1_000_000
 
 
-GOOD = {THETA: sketches.theta(np.array([1, 2], np.uint64)), KLL: sketches.kll(np.array([1.0, 2.0])),
-        FREQUENT_ITEMS: sketches.frequent([b"a"], [2], 2, 0)}  # fmt: skip
+GOOD = {
+    THETA: sketches.theta(np.array([1, 2], np.uint64)),
+    KLL: sketches.kll(np.array([1.0, 2.0])),
+    FREQUENT_ITEMS: sketches.frequent([b"a"], [2], 2, 0),
+}
 # minimum above maximum
 REVERSED_BOUNDS = sketches.kll(np.array([1.0, 2.0]))[:-32] + struct.pack("<dddd", 9.0, 8.0, 1.0, 2.0)
 
@@ -112,10 +126,14 @@ def put_sketches(*given: tuple[str, bytes]) -> pa.Table:
     return read_rows(PutRequest(FLIGHTS["stats.sketches"]), Stream([batch]), ANONYMOUS, REFUSE, lambda: False)
 
 
-@pytest.mark.parametrize(("type", "data", "reason"), [
-    *((type, data, "sketch") for type in GOOD for data in (b"", b"garbage", GOOD[type][:-1])),
-    (KLL, REVERSED_BOUNDS, "between its minimum"), (THETA, GOOD[KLL], "theta"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("type", "data", "reason"),
+    [
+        *((type, data, "sketch") for type in GOOD for data in (b"", b"garbage", GOOD[type][:-1])),
+        (KLL, REVERSED_BOUNDS, "between its minimum"),
+        (THETA, GOOD[KLL], "theta"),
+    ],
+)
 def test_invalid_sketch_is_rejected_with_its_row(type, data, reason):
     with pytest.raises(InvalidField, match=rf"(?s)data.*{reason}.*row 5") as raised:
         put_sketches(*GOOD.items(), ("of another library", b"garbage"), (type, data))

@@ -47,10 +47,17 @@ def test_body_truncated_in_its_json_is_rejected(cut):
         split_body(encode_body(pa.table({"a": [1]}))[:cut])
 
 
-@pytest.mark.parametrize(("length", "message"), [
-    (True, "is not the length"), (0, "is not the length"), (-1, "is not the length"), (11, "is not the length"),
-    (9, "lengths do not add up"), ("", "lengths do not add up"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("length", "message"),
+    [
+        (True, "is not the length"),
+        (0, "is not the length"),
+        (-1, "is not the length"),
+        (11, "is not the length"),
+        (9, "lengths do not add up"),
+        ("", "lengths do not add up"),
+    ],
+)
 def test_wrong_stream_lengths_are_rejected(length: Any, message: str):
     with pytest.raises(InvalidField, match=message):
         with_streams([{"ipc": length}], memoryview(bytes(10)))

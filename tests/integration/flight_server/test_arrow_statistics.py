@@ -15,8 +15,9 @@ def test_client_returns_arrow_and_adbc_statistics(live_server):
         client.put("stats.tables", pa.table({name: [value] for name, value in (key | {"row_count": 5}).items()}))
         found = client.arrow_statistics("shapes.s.t").to_pylist()
         assert [(row["column"], dict(row["statistics"])) for row in found] == [
-            (None, {"ARROW:row_count:approximate": 5}), (0, {"ARROW:distinct_count:approximate": 3.0})
-        ]  # fmt: skip
+            (None, {"ARROW:row_count:approximate": 5}),
+            (0, {"ARROW:distinct_count:approximate": 3.0}),
+        ]
         (catalog,) = client.adbc_statistics("shapes").to_pylist()
         assert catalog["catalog_name"] == "shapes"
         with pytest.raises(pa.ArrowKeyError, match="UNKNOWN_TABLE"):

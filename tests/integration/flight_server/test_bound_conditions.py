@@ -29,10 +29,18 @@ BOUNDS = {  # column id: logical type, min of file i
 @pytest.fixture(scope="module")
 def client(live_server):
     rows = [
-        NAMED | {"snapshot_id": 1, "file_path": f"f{i}", "column_id": id, "logical_type": name, "min": text(i),
-                 "max": text(i)}
-        for i in range(FILES) for id, (name, text) in BOUNDS.items()
-    ]  # fmt: skip
+        NAMED
+        | {
+            "snapshot_id": 1,
+            "file_path": f"f{i}",
+            "column_id": id,
+            "logical_type": name,
+            "min": text(i),
+            "max": text(i),
+        }
+        for i in range(FILES)
+        for id, (name, text) in BOUNDS.items()
+    ]
     with StatsClient(live_server.uri) as client:
         client.put("stats.file_columns", pa.Table.from_pylist(rows))
         yield client
@@ -54,13 +62,25 @@ SAME = [
     ("max = 1e1", field("max") == 10.0, ["max", "EQ", 10.0], [(1, 1), (3, 1)]),
     ("max > '9'", field("max") > "9", ["max", "GT", "9"], [(1, 1987), (2, 110), (3, 1987), (4, 1989)]),
     ("NOT (max > 'z')", ~(field("max") > "z"), ["max", "LTE", "z"], [(2, FILES)]),
-    ("max IN (10, 11, 'a')", (field("max") == 10) | (field("max") == 11) | (field("max") == "a"),
-     ["max", "IN", 10, 11, "a"], [(1, 2), (3, 2)]),
-    ("min < '2026-01-01T01:00:00+01:00'", field("min") < "2026-01-01T01:00:00+01:00",
-     ["min", "LT", "2026-01-01T01:00:00+01:00"], [(2, 1117)]),
-    ("min = TIMESTAMP '2026-01-01 01:00:00'", field("min") == "2026-01-01T01:00:00Z",
-     ["min", "EQ", "2026-01-01T01:00Z"], [(5, 2)]),
-]  # fmt: skip
+    (
+        "max IN (10, 11, 'a')",
+        (field("max") == 10) | (field("max") == 11) | (field("max") == "a"),
+        ["max", "IN", 10, 11, "a"],
+        [(1, 2), (3, 2)],
+    ),
+    (
+        "min < '2026-01-01T01:00:00+01:00'",
+        field("min") < "2026-01-01T01:00:00+01:00",
+        ["min", "LT", "2026-01-01T01:00:00+01:00"],
+        [(2, 1117)],
+    ),
+    (
+        "min = TIMESTAMP '2026-01-01 01:00:00'",
+        field("min") == "2026-01-01T01:00:00Z",
+        ["min", "EQ", "2026-01-01T01:00Z"],
+        [(5, 2)],
+    ),
+]
 
 
 @pytest.mark.parametrize(("sql", "expression", "leaf", "kept"), SAME, ids=[sql for sql, *_ in SAME])

@@ -21,9 +21,19 @@ CATALOG = "datasets"
 
 @pytest.fixture(scope="module")
 def client(live_server):
-    rows = [{"table_catalog": CATALOG, "table_schema": "s", "table_name": f"t{i % 3}", "snapshot_id": 1,
-             "column_id": i, "column_name": f"c{i}", "row_count": 2**53 + i, "ndv": None if i % 5 == 0 else i * 1.5}
-            for i in range(1, 101)]  # fmt: skip
+    rows = [
+        {
+            "table_catalog": CATALOG,
+            "table_schema": "s",
+            "table_name": f"t{i % 3}",
+            "snapshot_id": 1,
+            "column_id": i,
+            "column_name": f"c{i}",
+            "row_count": 2**53 + i,
+            "ndv": None if i % 5 == 0 else i * 1.5,
+        }
+        for i in range(1, 101)
+    ]
     with StatsClient(live_server.uri) as client:
         client.put("stats.columns", pa.Table.from_pylist(rows))
         yield client
@@ -45,16 +55,32 @@ def d(client):
 def test_columns_and_filter_are_pushed_down(d, sent_commands):
     found = d.to_table(columns=["ndv"], filter=field("column_name") == "c2")
     assert found.to_pylist() == [{"ndv": 3.0}]
-    assert sent_commands == [{"table": "stats.columns", "strict": True, "snapshot": "current", "allow_stale": False,
-                              "columns": ["ndv"], "filter": {"and": [
-                                  {"column": "table_catalog", "op": "EQ", "values": [CATALOG]},
-                                  {"column": "column_name", "op": "EQ", "values": ["c2"]}]}}]  # fmt: skip
+    assert sent_commands == [
+        {
+            "table": "stats.columns",
+            "strict": True,
+            "snapshot": "current",
+            "allow_stale": False,
+            "columns": ["ndv"],
+            "filter": {
+                "and": [
+                    {"column": "table_catalog", "op": "EQ", "values": [CATALOG]},
+                    {"column": "column_name", "op": "EQ", "values": ["c2"]},
+                ]
+            },
+        }
+    ]
 
 
-@pytest.mark.parametrize("condition", [
-    pc.starts_with(field("column_name"), "c9"), field("column_id") + 1 == 3, field("ndv") > field("column_id"),
-    pc.if_else(field("ndv") > 3, field("column_id") > 5, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "condition",
+    [
+        pc.starts_with(field("column_name"), "c9"),
+        field("column_id") + 1 == 3,
+        field("ndv") > field("column_id"),
+        pc.if_else(field("ndv") > 3, field("column_id") > 5, False),
+    ],
+)
 def test_unsupported_conditions_are_applied_in_the_client(d, client, sent_commands, condition, capfd):
     capfd.readouterr()
     found = d.to_table(columns=["column_id"], filter=condition)
@@ -75,9 +101,12 @@ def test_too_many_conditions_are_applied_in_the_client(d, sent_commands):
 
 
 DUCKDB_IN = [
-    ("column_name IN ('c1', 'c2', 'c2')", {1, 2}), ("column_id IN (3, 5, 300)", {3, 5}),
-    ("column_id IN (3, NULL)", {3}), ("ndv IN (1.5, 3)", {1, 2}), ("column_id NOT IN (3, NULL)", set()),
-]  # fmt: skip
+    ("column_name IN ('c1', 'c2', 'c2')", {1, 2}),
+    ("column_id IN (3, 5, 300)", {3, 5}),
+    ("column_id IN (3, NULL)", {3}),
+    ("ndv IN (1.5, 3)", {1, 2}),
+    ("column_id NOT IN (3, NULL)", set()),
+]
 
 
 @pytest.mark.parametrize(("condition", "ids"), DUCKDB_IN)
@@ -157,8 +186,10 @@ def test_concurrent_scans_of_a_dataset_return_their_own_rows(d):
 
 def test_join_of_two_flights_transfers_only_the_needed_columns(live_server, client):
     """Bytes on the wire are those of reads of these columns and rows, far fewer than those of all."""
-    orders = [{"table_catalog": CATALOG, "table_schema": "s", "table_name": f"t{i}", "snapshot_id": 1, "row_count": i}
-              for i in range(3)]  # fmt: skip
+    orders = [
+        {"table_catalog": CATALOG, "table_schema": "s", "table_name": f"t{i}", "snapshot_id": 1, "row_count": i}
+        for i in range(3)
+    ]
     client.put("stats.tables", pa.Table.from_pylist(orders))
     join = """SELECT t.row_count, count(c.column_id) FROM c JOIN t USING (table_name)
               WHERE c.table_catalog = 'datasets' AND t.table_catalog = 'datasets' GROUP BY ALL ORDER BY 1"""
@@ -174,18 +205,26 @@ def test_join_of_two_flights_transfers_only_the_needed_columns(live_server, clie
         assert found.sql(join).fetchall() == [(0, 33), (1, 34), (2, 33)]
         joined = received_by(lambda: found.sql(join).fetchall())
         predicates = [{"column": "table_catalog", "op": "EQ", "values": [CATALOG]}]
-        needed = received_by(lambda: (
-            proxied.read("stats.columns", ["column_id", "table_name", "table_catalog"], predicates, "current"),
-            proxied.read("stats.tables", ["row_count", "table_name", "table_catalog"], predicates, "current"),
-        ))  # fmt: skip
+        needed = received_by(
+            lambda: (
+                proxied.read("stats.columns", ["column_id", "table_name", "table_catalog"], predicates, "current"),
+                proxied.read("stats.tables", ["row_count", "table_name", "table_catalog"], predicates, "current"),
+            )
+        )
         whole = received_by(lambda: (c.to_table(), t.to_table()))
     assert joined <= 1.1 * needed and 3 * joined < whole, (joined, needed, whole)
 
 
-@pytest.mark.parametrize("condition", [
-    field("catalog_name") == CATALOG, field("catalog_db_schemas").is_valid(), field("catalog_db_schemas").is_null(),
-    pc.starts_with(field("catalog_name"), "data"), pc.list_value_length(field("catalog_db_schemas")) > 1,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "condition",
+    [
+        field("catalog_name") == CATALOG,
+        field("catalog_db_schemas").is_valid(),
+        field("catalog_db_schemas").is_null(),
+        pc.starts_with(field("catalog_name"), "data"),
+        pc.list_value_length(field("catalog_db_schemas")) > 1,
+    ],
+)
 def test_flight_with_unions_is_a_dataset(client, condition):
     whole, d = client.read("adbc.statistics"), client.dataset("adbc.statistics")
     assert d.to_table().to_pylist() == whole.to_pylist() != []

@@ -31,11 +31,14 @@ DAYS = [date(2026, 1, 1), date(2026, 1, 2), None]
 def rows(part: int) -> pa.Table:
     """Ten rows of a partition."""
     ids = range(10 * part, 10 * part + 10)
-    return pa.table({
-        "id": pa.array(ids, pa.int64()), "price": pa.array([Decimal(i) / 4 for i in ids], pa.decimal128(9, 2)),
-        "tags": pa.array([[f"t{i}"] for i in ids]),
-        "at": pa.StructArray.from_arrays([pa.array(map(float, ids))], ["x"]),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "price": pa.array([Decimal(i) / 4 for i in ids], pa.decimal128(9, 2)),
+            "tags": pa.array([[f"t{i}"] for i in ids]),
+            "at": pa.StructArray.from_arrays([pa.array(map(float, ids))], ["x"]),
+        }
+    )
 
 
 class Site:

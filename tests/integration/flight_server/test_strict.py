@@ -18,11 +18,26 @@ ROW = {"table_catalog": "strict", "table_schema": "s", "table_name": "t", "snaps
 
 @pytest.fixture(scope="module", autouse=True)
 def stored(live_server):
-    rows = [ROW | {"column_id": i, "column_name": f"c{i}", "row_count": i, "producer": "ENGINE_COMPUTED",
-                   "completeness": "COMPLETE", "capture_mode": "SYNC",
-                   "logical_type": "STRING" if i % 2 else "INT"} for i in range(1, 5)]  # fmt: skip
-    sketch = ROW | {"column_id": 2, "target_kind": "COLUMN", "role": "QUANTILES",
-                    "sketch_type": "apache-datasketches-kll-doubles-v1", "data": kll(np.array([1.0, 2.0]))}  # fmt: skip
+    rows = [
+        ROW
+        | {
+            "column_id": i,
+            "column_name": f"c{i}",
+            "row_count": i,
+            "producer": "ENGINE_COMPUTED",
+            "completeness": "COMPLETE",
+            "capture_mode": "SYNC",
+            "logical_type": "STRING" if i % 2 else "INT",
+        }
+        for i in range(1, 5)
+    ]
+    sketch = ROW | {
+        "column_id": 2,
+        "target_kind": "COLUMN",
+        "role": "QUANTILES",
+        "sketch_type": "apache-datasketches-kll-doubles-v1",
+        "data": kll(np.array([1.0, 2.0])),
+    }
     with live_server.connect() as client:
         client.put("stats.columns", pa.Table.from_pylist(rows))
         client.put("stats.sketches", pa.Table.from_pylist([sketch]))
@@ -48,8 +63,14 @@ def test_strict_must_be_true_or_false(live_client):
         live_client.get({"table": "stats.columns", "strict": 1})
 
 
-BY_VALUE = [(["EQ", 1.0], {1}), (["LT", "1.5"], {1}), (["EQ", 1.5], set()), (["IN", 1.0, 2.5, "3.0"], {1, 3}),
-            (["NEQ", "1e0"], {2, 3, 4}), (["BETWEEN", 0.5, 2.5], {1, 2})]  # fmt: skip
+BY_VALUE = [
+    (["EQ", 1.0], {1}),
+    (["LT", "1.5"], {1}),
+    (["EQ", 1.5], set()),
+    (["IN", 1.0, 2.5, "3.0"], {1, 3}),
+    (["NEQ", "1e0"], {2, 3, 4}),
+    (["BETWEEN", 0.5, 2.5], {1, 2}),
+]
 
 
 @pytest.mark.parametrize(("condition", "ids"), BY_VALUE)
@@ -71,8 +92,16 @@ def test_client_raises_for_an_unknown_table(live_server):
 
 
 def test_resolve_of_a_histogram_fails_for_a_text_column(live_client):
-    requests = [{"table": NAME, "snapshot": 1, "target": {"kind": "COLUMN", "column_id": i}, "kinds": ["HISTOGRAM"],
-                 "mode": "SYNC"} for i in (1, 2)]  # fmt: skip
+    requests = [
+        {
+            "table": NAME,
+            "snapshot": 1,
+            "target": {"kind": "COLUMN", "column_id": i},
+            "kinds": ["HISTOGRAM"],
+            "mode": "SYNC",
+        }
+        for i in (1, 2)
+    ]
     text, number = live_client.act("resolve", {"requests": requests})
     assert text["outcome"] == "FAILED" and number["outcome"] == "HIT"
     assert text["detail"] == "a value of type STRING has no HISTOGRAM; ask without it"

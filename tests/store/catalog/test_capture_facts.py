@@ -56,8 +56,9 @@ def test_column_ids_agree_with_those_of_the_catalog(store):
 def test_columns_of_unknown_snapshots_are_absent(store):
     first = put(store, "stats.columns", "first", column_name="a", ndv=1.0)
     assert capture_facts.snapshot_columns(store.database, [(first, 1), (first, 77)]) == {}
-    store.database.write(lambda c: c.execute(
-        "INSERT INTO schemas VALUES (?, 'h', '[[\"a\", \"INT\", true, null]]')", [first]))  # fmt: skip
+    store.database.write(
+        lambda c: c.execute("INSERT INTO schemas VALUES (?, 'h', '[[\"a\", \"INT\", true, null]]')", [first])
+    )
     store.database.write(lambda c: c.execute("UPDATE snapshots SET schema_hash = 'h'"))
     found = capture_facts.snapshot_columns(store.database, [(first, 1), (first, 77)])
     assert found == {(first, 1): [["a", "INT", True, None]]}
@@ -70,8 +71,9 @@ def test_facts_are_those_of_the_tables_asked_for(store, tables):
     keys = put_each(store, "stats.columns", names, column_name="a", ndv=1.0, schema_hash="h")
     for snapshot_id in (2, 3):
         put(store, "stats.tables", "t0", snapshot_id=snapshot_id, schema_hash="h")
-    store.database.write(lambda c: c.execute(
-        "INSERT INTO schemas SELECT table_key, 'h', '[[\"a\", \"INT\", true, null]]' FROM tables"))  # fmt: skip
+    store.database.write(
+        lambda c: c.execute("INSERT INTO schemas SELECT table_key, 'h', '[[\"a\", \"INT\", true, null]]' FROM tables")
+    )
     wanted = keys[:tables]
     assert capture_facts.column_ids(store.database, wanted).keys() == {*wanted}
     found = capture_facts.snapshot_ids(store.database, wanted)

@@ -38,13 +38,27 @@ def found(name="t", table_id=A, columns=(("a", "INT"), ("b", "STRING")), snapsho
     """A table as returned by discovery."""
     current = [[*c, True, None] if len(c) == 2 else list(c) for c in columns]
     return {
-        "schema": "s", "name": name, "table_id": table_id, "location": f"/lake/{name}",
-        "current_snapshot_id": snapshots[-1] if snapshots else None, "schema_hash": schema_hash,
-        "schemas": {schema_hash: current}, "constraints": [],
-        "snapshots": [{"snapshot_id": s, "ordinal": s, "parent_snapshot_id": None, "sequence_number": s,
-                       "committed_at": "2026-01-01T00:00:00+00:00", "operation": "append", "schema_hash": schema_hash}
-                      for s in snapshots],
-    } | more  # fmt: skip
+        "schema": "s",
+        "name": name,
+        "table_id": table_id,
+        "location": f"/lake/{name}",
+        "current_snapshot_id": snapshots[-1] if snapshots else None,
+        "schema_hash": schema_hash,
+        "schemas": {schema_hash: current},
+        "constraints": [],
+        "snapshots": [
+            {
+                "snapshot_id": s,
+                "ordinal": s,
+                "parent_snapshot_id": None,
+                "sequence_number": s,
+                "committed_at": "2026-01-01T00:00:00+00:00",
+                "operation": "append",
+                "schema_hash": schema_hash,
+            }
+            for s in snapshots
+        ],
+    } | more
 
 
 def discover(catalog, present=None, **table):
@@ -180,8 +194,11 @@ def test_table_that_reappears_keeps_its_key(catalog):
 
 def register_snapshots(catalog, entry, snapshots):
     """Registers snapshots (id → schema hash) as a put does, and returns the entry after it."""
-    seen = {"table_key": [entry.table_key] * len(snapshots), "snapshot_id": list(snapshots),
-            "schema_hash": pa.array(snapshots.values(), pa.string())}  # fmt: skip
+    seen = {
+        "table_key": [entry.table_key] * len(snapshots),
+        "snapshot_id": list(snapshots),
+        "schema_hash": pa.array(snapshots.values(), pa.string()),
+    }
     write(catalog, catalog.register_snapshots, pa.table(seen))
     return catalog.by_key(entry.table_key)
 
@@ -274,7 +291,10 @@ def test_constraints_are_replaced_by_the_next_discovery(catalog):
     entry = discover(catalog, constraints=[("PRIMARY KEY", "pk", ["a", "b"], None), ("CHECK", "ck", None, "a > 0")])
     sql = "SELECT kind, column_name, ordinal_position FROM table_constraints WHERE table_key = ? ORDER BY ALL"
     assert catalog.database.rows(sql, entry.table_key) == [
-        ("CHECK", None, 1), ("PRIMARY KEY", "a", 1), ("PRIMARY KEY", "b", 2)]  # fmt: skip
+        ("CHECK", None, 1),
+        ("PRIMARY KEY", "a", 1),
+        ("PRIMARY KEY", "b", 2),
+    ]
     discover(catalog, constraints=[])
     assert catalog.database.rows(sql, entry.table_key) == []
 
@@ -288,7 +308,9 @@ def test_description_is_stored_again_only_when_it_changed(catalog, monkeypatch):
     assert catalog.database.rows("SELECT metadata_location FROM tables") == [("m3",)]
     discover(catalog, snapshots=(1, 2, 3, 4), comments={"a": "first"})
     assert catalog.database.rows("SELECT column_name, comment FROM table_columns ORDER BY 1") == [
-        ("a", "first"), ("b", None)]  # fmt: skip
+        ("a", "first"),
+        ("b", None),
+    ]
 
 
 def test_schema_of_a_snapshot_that_a_put_gave_another_is_kept(catalog):
@@ -300,8 +322,11 @@ def test_schema_of_a_snapshot_that_a_put_gave_another_is_kept(catalog):
     assert [column[0] for column in catalog.schema_columns(entry, "h1")] == ["a", "b"]
 
 
-ALIKE = (["a", "STRUCT", True, None, ["a"]], ["a.b", "INT", True, None, ["a", "b"]],
-         ["a.b", "STRING", True, None, ["a.b"]])  # fmt: skip
+ALIKE = (
+    ["a", "STRUCT", True, None, ["a"]],
+    ["a.b", "INT", True, None, ["a", "b"]],
+    ["a.b", "STRING", True, None, ["a.b"]],
+)
 
 
 def test_columns_with_equal_dotted_names_get_distinct_ids(catalog):
@@ -347,7 +372,9 @@ def test_each_home_has_its_newest_publication(catalog):
     write(catalog, catalog.put_publication, entry, "spark", snapshot_id=1, state="CURRENT", location="db.t")
     publications = catalog.publications(entry)
     assert [(p["home"], p["state"], p["columns"]) for p in publications] == [
-        ("iceberg", "CURRENT", ["a", "b"]), ("spark", "CURRENT", [])]  # fmt: skip
+        ("iceberg", "CURRENT", ["a", "b"]),
+        ("spark", "CURRENT", []),
+    ]
 
 
 def test_ambiguous_column_name_is_refused_and_column_ids_resolve(catalog):
@@ -365,14 +392,24 @@ def test_ambiguous_column_name_is_refused_and_column_ids_resolve(catalog):
 
 COLUMNS = {"h1": (("a", "INT"), ("b", "STRING")), "h2": ALIKE, "h3": (("b", "INT", True, 1), ("c", "INT", True, 7))}
 TABLES = st.builds(
-    lambda id, hashes, numbers, live, keys: found(
-        table_id=id, columns=COLUMNS[hashes[-1]], schema_hash=hashes[-1], snapshots=sorted(numbers),
-        live_snapshot_ids=live, constraints=[["PRIMARY KEY", "pk", keys, None]] if keys else [], partition_keys=keys,
-    ) | {"schemas": {h: [[*c, True, None] if len(c) == 2 else list(c) for c in COLUMNS[h]] for h in hashes}},
-    st.sampled_from([A, B, None]), st.lists(st.sampled_from(list(COLUMNS)), min_size=1, unique=True),
-    st.sets(st.integers(1, 4)), st.none() | st.lists(st.integers(1, 4), unique=True),
+    lambda id, hashes, numbers, live, keys: (
+        found(
+            table_id=id,
+            columns=COLUMNS[hashes[-1]],
+            schema_hash=hashes[-1],
+            snapshots=sorted(numbers),
+            live_snapshot_ids=live,
+            constraints=[["PRIMARY KEY", "pk", keys, None]] if keys else [],
+            partition_keys=keys,
+        )
+        | {"schemas": {h: [[*c, True, None] if len(c) == 2 else list(c) for c in COLUMNS[h]] for h in hashes}}
+    ),
+    st.sampled_from([A, B, None]),
+    st.lists(st.sampled_from(list(COLUMNS)), min_size=1, unique=True),
+    st.sets(st.integers(1, 4)),
+    st.none() | st.lists(st.integers(1, 4), unique=True),
     st.lists(st.sampled_from("ab"), unique=True),
-)  # fmt: skip
+)
 LAKES = st.lists(st.dictionaries(st.sampled_from("abcd"), TABLES, max_size=4), min_size=1, max_size=3)
 
 

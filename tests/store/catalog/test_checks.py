@@ -39,8 +39,10 @@ def test_put_returns_the_changes_of_state_since_the_newest_snapshot(database):
     assert put(4, "PASSED", column_name=None) == [(None, "PASSED")]  # a rule of the table has a state of its own
     rows = database.rows("SELECT snapshot_id, state, changed_at FROM checks WHERE column_name = 'id' ORDER BY 1")
     assert [(row[0], row[1], row[2].astimezone(UTC).hour) for row in rows] == [
-        (1, "PASSED", 1), (2, "PASSED", 1), (3, "FAILED", 3),
-    ]  # fmt: skip
+        (1, "PASSED", 1),
+        (2, "PASSED", 1),
+        (3, "FAILED", 3),
+    ]
 
 
 def test_results_of_old_snapshots_are_deleted(database, monkeypatch):
@@ -50,5 +52,7 @@ def test_results_of_old_snapshots_are_deleted(database, monkeypatch):
         store.put([(7, snapshot, [ROW]), (9, snapshot, [ROW])], START + timedelta(hours=snapshot))
     store.put([(8, 0, [ROW])], START)
     assert database.rows("SELECT table_key, count(*), min(snapshot_id) FROM checks GROUP BY 1 ORDER BY 1") == [
-        (7, 5, 3), (8, 1, 0), (9, 5, 3),
-    ]  # fmt: skip
+        (7, 5, 3),
+        (8, 1, 0),
+        (9, 5, 3),
+    ]

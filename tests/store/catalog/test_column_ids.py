@@ -26,8 +26,12 @@ def test_names_get_their_ids_and_ambiguous_ones_are_refused(store, tables):
         discover(store.catalog, [name for *_, name in names], name=name, table_id=name, columns=ALIKE)
 
     def put(*columns: str) -> None:
-        store.put([Put("stats.columns", rows("stats.columns", *({"column_name": c} for c in columns), name=name))
-                   for name in names])  # fmt: skip
+        store.put(
+            [
+                Put("stats.columns", rows("stats.columns", *({"column_name": c} for c in columns), name=name))
+                for name in names
+            ]
+        )
 
     put("a", "new")
     ids = store.database.rows("SELECT column_name, column_id, count(*) FROM stats_columns GROUP BY ALL ORDER BY ALL")

@@ -11,11 +11,13 @@ from store.duckdb.arrow_sql import execute, query
 
 @pytest.mark.parametrize("rows", [0, 1, 4, 5, 300])
 def test_tables_and_values_are_bound_for_one_statement(rows: int):
-    table = pa.table({
-        "key": pa.array(range(rows), pa.int64()),
-        "text": pa.array([None if n % 3 == 2 else f"it's {{{n}}} \0 \"$x\"" for n in range(rows)], pa.string()),
-        "flag": pa.array([[True, None, False][n % 3] for n in range(rows)], pa.bool_()),
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "key": pa.array(range(rows), pa.int64()),
+            "text": pa.array([None if n % 3 == 2 else f'it\'s {{{n}}} \0 "$x"' for n in range(rows)], pa.string()),
+            "flag": pa.array([[True, None, False][n % 3] for n in range(rows)], pa.bool_()),
+        }
+    )
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE kept (key BIGINT, text VARCHAR, flag BOOLEAN, word VARCHAR)")
         execute(

@@ -229,11 +229,15 @@ def test_foreign_file_is_refused_and_unchanged(tmp_path):
     (tmp_path / "text.db").write_text("no database" * 1000)
     with pytest.raises(InvalidArgument, match="cannot be opened as a database"):
         Database(tmp_path / "text.db")
-    for number, table in enumerate((
-        "customers (id BIGINT)", "settings (id BIGINT)", "settings AS SELECT 'a' AS name, 'b' AS value",
-        "settings AS SELECT 'schema_version' AS name, 'b' AS value",
-        "settings AS SELECT 'schema_version' AS name, '7' AS value",
-    )):  # fmt: skip
+    for number, table in enumerate(
+        (
+            "customers (id BIGINT)",
+            "settings (id BIGINT)",
+            "settings AS SELECT 'a' AS name, 'b' AS value",
+            "settings AS SELECT 'schema_version' AS name, 'b' AS value",
+            "settings AS SELECT 'schema_version' AS name, '7' AS value",
+        )
+    ):
         path = tmp_path / f"{number}.db"
         with duckdb.connect(str(path)) as connection:
             connection.execute(f"CREATE TABLE {table}")
@@ -338,8 +342,12 @@ def test_of_two_backups_to_a_path_at_once_one_is_refused(database, tmp_path, mon
 
 def test_backup_refuses_existing_and_invalid_paths_with_the_reason(database, tmp_path):
     (tmp_path / "taken").write_text("mine")
-    for path, reason in ((tmp_path / "taken", "exists or is reserved"), ("relative.db", "absolute"),
-                         ("/b\0", "zero byte"), (tmp_path / "no" / "b.db", "No such file or directory")):  # fmt: skip
+    for path, reason in (
+        (tmp_path / "taken", "exists or is reserved"),
+        ("relative.db", "absolute"),
+        ("/b\0", "zero byte"),
+        (tmp_path / "no" / "b.db", "No such file or directory"),
+    ):
         with pytest.raises(InvalidArgument, match=reason) as refusal:
             database.backup(path)
         assert refusal.value.code == "BACKUP" and str(tmp_path) not in str(refusal.value)
@@ -352,10 +360,13 @@ def test_backup_refuses_existing_and_invalid_paths_with_the_reason(database, tmp
             memory.close()
 
 
-@pytest.mark.parametrize("message", [
-    "Corrupted bitpacking segment: offset is outside the segment",
-    "IO Error: Corrupt database file: computed checksum 1 does not match stored checksum 2 in block 3",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Corrupted bitpacking segment: offset is outside the segment",
+        "IO Error: Corrupt database file: computed checksum 1 does not match stored checksum 2 in block 3",
+    ],
+)
 def test_nothing_is_written_once_the_memory_of_duckdb_is_corrupt(tmp_path, caplog, message):
     def fail(connection):
         raise duckdb.Error(message)
@@ -394,10 +405,18 @@ def test_error_about_a_value_that_speaks_of_corruption_invalidates_nothing(datab
     assert values(database) == [1] and not database.is_invalidated
 
 
-@pytest.mark.parametrize("rows", [
-    [], [[1, "a", None]], [[1, "a", None]] * 3, [[1, "a", ["x"]]] * 2, [[1, "a", ["x", "y"]], [2, "a", None]],
-    [[x, "a", None] for x in range(501)],
-], ids=["none", "one", "equal", "lists", "other", "many"])  # fmt: skip
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [[1, "a", None]],
+        [[1, "a", None]] * 3,
+        [[1, "a", ["x"]]] * 2,
+        [[1, "a", ["x", "y"]], [2, "a", None]],
+        [[x, "a", None] for x in range(501)],
+    ],
+    ids=["none", "one", "equal", "lists", "other", "many"],
+)
 def test_rows_are_inserted_as_given(tmp_path, rows):
     database = Database(empty_store(tmp_path / "d.db"))
     database.write(lambda c: c.execute("CREATE TABLE t (x BIGINT, y VARCHAR, z VARCHAR[])"))

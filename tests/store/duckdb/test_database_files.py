@@ -80,8 +80,9 @@ def test_full_disk_refuses_writes_until_there_is_room(
     insert(database)
     assert count(database) == 2
     assert [record.message.split(":")[0] for record in caplog.records] == [
-        "writes are refused", "writes are taken again",
-    ]  # fmt: skip
+        "writes are refused",
+        "writes are taken again",
+    ]
 
 
 def test_only_the_owner_can_read_the_files(tmp_path: Path):

@@ -41,13 +41,23 @@ def test_size_of_plain_values_is_estimated(array: pa.Array):
     assert decoded_bytes(array) > validation.MAX_BATCH_BYTES
 
 
-@pytest.mark.parametrize("array", [
-    pa.array(["ab", None, "c"], pa.string_view()), pa.array(["long enough for a view", None], pa.binary_view()),
-    pa.array([], pa.string_view()), pa.array(["ab", None, "ab"]).dictionary_encode(), pa.nulls(3),
-    pa.array([1, None]).dictionary_encode(), pa.array([[1, 2], None, []], pa.list_(pa.int8())),
-    pa.array([[1, 2], None], pa.list_(pa.int8(), 2)), pa.array([], pa.list_(pa.string())),
-    pa.array([{"a": 1}, None]), pa.array([None, None], pa.dictionary(pa.int8(), pa.string())),
-], ids=lambda array: str(array.type))  # fmt: skip
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array(["ab", None, "c"], pa.string_view()),
+        pa.array(["long enough for a view", None], pa.binary_view()),
+        pa.array([], pa.string_view()),
+        pa.array(["ab", None, "ab"]).dictionary_encode(),
+        pa.nulls(3),
+        pa.array([1, None]).dictionary_encode(),
+        pa.array([[1, 2], None, []], pa.list_(pa.int8())),
+        pa.array([[1, 2], None], pa.list_(pa.int8(), 2)),
+        pa.array([], pa.list_(pa.string())),
+        pa.array([{"a": 1}, None]),
+        pa.array([None, None], pa.dictionary(pa.int8(), pa.string())),
+    ],
+    ids=lambda array: str(array.type),
+)
 def test_estimates_of_ordinary_columns_are_small(array: pa.Array):
     assert 0 <= decoded_bytes(array) < 200
     assert decoded_bytes(array.slice(1)) <= decoded_bytes(array)

@@ -46,8 +46,10 @@ class ListedTable:
         self.database.write(run)
 
     def rows(self, snapshot_id: int, files: dict[str, int], whole: bool) -> list[Put]:
-        modes = {"stats.files": PutMode.REPLACE_SNAPSHOT if whole else PutMode.UPSERT,
-                 "stats.file_columns": PutMode.FILL}  # fmt: skip
+        modes = {
+            "stats.files": PutMode.REPLACE_SNAPSHOT if whole else PutMode.UPSERT,
+            "stats.file_columns": PutMode.FILL,
+        }
         key = {"table_catalog": "c", "table_schema": "s", "table_name": "t", "snapshot_id": snapshot_id}
         puts = []
         for flight, mode in modes.items():
@@ -94,8 +96,10 @@ def test_listings_at_once_continue_each_other(listed):
         lambda connection: continue_listings(connection, [(listed.table.table_key, each, FAMILIES) for each in both])
     )
     assert [listed.files(snapshot) for snapshot in (1, 2, 3)] == [
-        [{"a": 1, "b": 2, "c": 3}] * 2, [{"a": 1, "c": 3}] * 2, [{"a": 1}] * 2,
-    ]  # fmt: skip
+        [{"a": 1, "b": 2, "c": 3}] * 2,
+        [{"a": 1, "c": 3}] * 2,
+        [{"a": 1}] * 2,
+    ]
     with pytest.raises(UpstreamError, match="changed by somebody else"):
         listed.put(NEXT, {})
 

@@ -14,18 +14,31 @@ FAMILIES = ("stats.columns", "stats.file_columns", "stats.sketches", "file_sketc
 
 
 def columns(null_count: int) -> Put:
-    rows = pa.table({
-        "table_catalog": ["c"], "table_schema": ["s"], "table_name": ["t"], "snapshot_id": [1], "column_id": [1],
-        "null_count": [null_count],
-    })  # fmt: skip
+    rows = pa.table(
+        {
+            "table_catalog": ["c"],
+            "table_schema": ["s"],
+            "table_name": ["t"],
+            "snapshot_id": [1],
+            "column_id": [1],
+            "null_count": [null_count],
+        }
+    )
     return Put("stats.columns", validation.prepare(FLIGHTS["stats.columns"], rows), PutMode.UPSERT)
 
 
 def file_columns() -> Put:
-    rows = pa.table({
-        "table_catalog": ["c"], "table_schema": ["s"], "table_name": ["t"], "snapshot_id": [1], "column_id": [1],
-        "file_path": ["a"], "null_count": [3],
-    })  # fmt: skip
+    rows = pa.table(
+        {
+            "table_catalog": ["c"],
+            "table_schema": ["s"],
+            "table_name": ["t"],
+            "snapshot_id": [1],
+            "column_id": [1],
+            "file_path": ["a"],
+            "null_count": [3],
+        }
+    )
     return Put("stats.file_columns", validation.prepare(FLIGHTS["stats.file_columns"], rows), PutMode.UPSERT)
 
 

@@ -44,8 +44,10 @@ def expected_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> dic
     """For each snapshot id, and None for each table's current one: (table key, target, snapshot, freshness,
     usable_for) of the rows that apply and are not STALE, of `stats.columns` also snapshot, freshness, ndv and width of
     the distribution; computed from all records."""
-    places = {(k, s): (o, h if o != UNPLACED else None) for k, s, o, h in store.database.rows(
-        "SELECT table_key, snapshot_id, ordinal, schema_hash FROM snapshots")}  # fmt: skip
+    places = {
+        (k, s): (o, h if o != UNPLACED else None)
+        for k, s, o, h in store.database.rows("SELECT table_key, snapshot_id, ordinal, schema_hash FROM snapshots")
+    }
     tables = store.database.rows("SELECT table_key, current_snapshot_id, max_snapshots_behind FROM tables")
     limits = {key: most for key, _, most in tables}
     names = ("table_key", *IDENTITY[flight], "snapshot_id", *stored_columns(flight))
@@ -116,11 +118,15 @@ def served_rows(store: DuckDBStatsStore, flight: str = "stats.columns") -> dict[
     join = "JOIN snapshots n ON n.table_key = r.table_key"
     found: dict[Any, list[tuple[Any, ...]]] = {}
     for at, *row in [
-        *store.database.rows(f"SELECT NULL, {names} FROM {current} r {join} JOIN tables x"
-                             " ON x.table_key = r.table_key AND x.current_snapshot_id = n.snapshot_id"),
-        *store.database.rows(f"SELECT n.snapshot_id, {names} FROM (SELECT * FROM {current} UNION ALL"
-                             f" SELECT * FROM {history}) r {join} WHERE {holds_sql('r', 'n')}"),
-    ]:  # fmt: skip
+        *store.database.rows(
+            f"SELECT NULL, {names} FROM {current} r {join} JOIN tables x"
+            " ON x.table_key = r.table_key AND x.current_snapshot_id = n.snapshot_id"
+        ),
+        *store.database.rows(
+            f"SELECT n.snapshot_id, {names} FROM (SELECT * FROM {current} UNION ALL"
+            f" SELECT * FROM {history}) r {join} WHERE {holds_sql('r', 'n')}"
+        ),
+    ]:
         found.setdefault(at, []).append(tuple(row))
     return {at: sorted(each, key=repr) for at, each in found.items()}
 
@@ -132,8 +138,10 @@ def expected_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
         " FROM file_snapshots f JOIN snapshots n USING (table_key, snapshot_id) JOIN snapshots c"
         " ON c.table_key = f.table_key"
     ):
-        record, requested = (At(snapshot, ordinal, hash_ if ordinal != UNPLACED else None),
-                             At(current, at, current_hash if at != UNPLACED else None))  # fmt: skip
+        record, requested = (
+            At(snapshot, ordinal, hash_ if ordinal != UNPLACED else None),
+            At(current, at, current_hash if at != UNPLACED else None),
+        )
         if model.freshness(record, requested) not in (None, "STALE"):
             this = (model.rank(record, requested), snapshot)
             found[key, current, family] = max(found.get((key, current, family), this), this)
@@ -148,16 +156,27 @@ def served_listings(store: DuckDBStatsStore) -> list[tuple[Any, ...]]:
     )
 
 
-ROW = st.fixed_dictionaries({
-    "column_id": st.integers(1, 3), "schema_hash": HASHES, "completeness": st.sampled_from(["COMPLETE", "PARTIAL"]),
-    "row_count": st.sampled_from([None, 1, 2]), "logical_type": st.sampled_from(["INT", "DOUBLE"]),
-    "ndv": st.sampled_from([None, None, 0.0, 1.0, 2.0]), "avg_width_bytes": st.sampled_from([None, None, 4.0]),
-}).filter(lambda row: row["row_count"] is None or (row["ndv"] or 0) <= row["row_count"])  # fmt: skip
-SKETCH = st.fixed_dictionaries({
-    "target_kind": st.just("COLUMN"), "column_id": st.integers(1, 3), "role": st.sampled_from(["NDV", "QUANTILES"]),
-    "sketch_type": st.just(THETA), "data": st.sampled_from([b"x", b"y"]),
-    "params": st.sampled_from([None, '{"completeness": "PARTIAL"}']),
-})  # fmt: skip
+ROW = st.fixed_dictionaries(
+    {
+        "column_id": st.integers(1, 3),
+        "schema_hash": HASHES,
+        "completeness": st.sampled_from(["COMPLETE", "PARTIAL"]),
+        "row_count": st.sampled_from([None, 1, 2]),
+        "logical_type": st.sampled_from(["INT", "DOUBLE"]),
+        "ndv": st.sampled_from([None, None, 0.0, 1.0, 2.0]),
+        "avg_width_bytes": st.sampled_from([None, None, 4.0]),
+    }
+).filter(lambda row: row["row_count"] is None or (row["ndv"] or 0) <= row["row_count"])
+SKETCH = st.fixed_dictionaries(
+    {
+        "target_kind": st.just("COLUMN"),
+        "column_id": st.integers(1, 3),
+        "role": st.sampled_from(["NDV", "QUANTILES"]),
+        "sketch_type": st.just(THETA),
+        "data": st.sampled_from([b"x", b"y"]),
+        "params": st.sampled_from([None, '{"completeness": "PARTIAL"}']),
+    }
+)
 SKETCHES = st.lists(SKETCH, min_size=1, max_size=3, unique_by=lambda row: (row["column_id"], row["role"]))
 TABLE = st.fixed_dictionaries({"schema_hash": HASHES, "row_count": st.integers(0, 2)})
 CONTENT = st.lists(ROW, min_size=1, max_size=4, unique_by=lambda row: row["column_id"])
@@ -169,33 +188,53 @@ PART = st.one_of(
     st.tuples(st.just("stats.sketches"), NAMES, st.integers(1, 4), SKETCHES),
 )
 STEP = st.one_of(
-    st.tuples(st.just("put"), st.lists(PART, min_size=1, max_size=3, unique_by=lambda part: part[:3]), MODES,
-              st.booleans()),
+    st.tuples(
+        st.just("put"), st.lists(PART, min_size=1, max_size=3, unique_by=lambda part: part[:3]), MODES, st.booleans()
+    ),
     st.tuples(st.just("files"), NAMES, st.integers(1, 4), st.integers(0, 2)),
-    st.tuples(st.just("look"), st.integers(1, 4), st.lists(st.tuples(st.integers(1, 5), HASHES), max_size=3,
-                                                          unique_by=lambda each: each[0])),
+    st.tuples(
+        st.just("look"),
+        st.integers(1, 4),
+        st.lists(st.tuples(st.integers(1, 5), HASHES), max_size=3, unique_by=lambda each: each[0]),
+    ),
     st.tuples(st.just("limit"), st.sampled_from([None, 0, 1, 2])),
     st.tuples(st.just("delete"), NAMES, st.integers(0, 4), st.integers(0, 3)),
-)  # fmt: skip
+)
 
 
 def discover(store: DuckDBStatsStore, current: int, snapshots: Any) -> None:
     """Stores a discovery of the lake's table, whose snapshots may have another order than their ids."""
     found = {
-        "schema": "s", "name": "t", "table_id": "t", "location": "l", "schema_hash": "x", "schemas": {"x": []},
+        "schema": "s",
+        "name": "t",
+        "table_id": "t",
+        "location": "l",
+        "schema_hash": "x",
+        "schemas": {"x": []},
         "current_snapshot_id": current,
-        "snapshots": [{"snapshot_id": s, "ordinal": 10 - s if s == 5 else s, "parent_snapshot_id": None,
-                       "sequence_number": None, "committed_at": None, "operation": None, "schema_hash": h}
-                      for s, h in {current: "x", **dict(snapshots)}.items()],
-    }  # fmt: skip
+        "snapshots": [
+            {
+                "snapshot_id": s,
+                "ordinal": 10 - s if s == 5 else s,
+                "parent_snapshot_id": None,
+                "sequence_number": None,
+                "committed_at": None,
+                "operation": None,
+                "schema_hash": h,
+            }
+            for s, h in {current: "x", **dict(snapshots)}.items()
+        ],
+    }
     store.database.write(lambda c: Discovery(store.catalog).store(c, "lake", "iceberg", [found]))
 
 
 def apply(store: DuckDBStatsStore, step: tuple[Any, ...]) -> None:
     match step:
         case "put", given, mode, together:
-            puts = [Put(flight, rows(flight, *content, name=name, snapshot=s), PutMode(mode))
-                    for flight, name, s, content in given]  # fmt: skip
+            puts = [
+                Put(flight, rows(flight, *content, name=name, snapshot=s), PutMode(mode))
+                for flight, name, s, content in given
+            ]
             each = [puts] if together else [[part] for part in puts]  # in one transaction
             with contextlib.suppress(Conflict):
                 store.database.write(lambda connection: [store.put_in(connection, some) for some in each])
@@ -251,8 +290,11 @@ def check_history(store: DuckDBStatsStore, steps: Any) -> None:
 
 
 def test_put_of_many_tables_updates_the_current_rows_of_each(store):
-    given = [rows("stats.columns", {"column_id": 1, "row_count": n}, name=("many", "s", f"t{n}"), snapshot=s)
-             for s in (1, 2) for n in range(40)]  # fmt: skip
+    given = [
+        rows("stats.columns", {"column_id": 1, "row_count": n}, name=("many", "s", f"t{n}"), snapshot=s)
+        for s in (1, 2)
+        for n in range(40)
+    ]
     store.put([Put("stats.columns", table) for table in given])
     assert served_rows(store)[None] == expected_rows(store)[None]
     assert sum(row[2] == 2 for row in served_rows(store)[None]) >= 40
@@ -260,8 +302,11 @@ def test_put_of_many_tables_updates_the_current_rows_of_each(store):
 
 def test_row_of_a_table_inherits_after_a_later_snapshot_in_its_transaction(store):
     name = ("later", "s", "t")
-    steps = [("stats.tables", {"row_count": 1}, 1), ("stats.tables", {"row_count": 2}, 2),
-             ("stats.columns", {"column_id": 1}, 3)]  # fmt: skip
+    steps = [
+        ("stats.tables", {"row_count": 1}, 1),
+        ("stats.tables", {"row_count": 2}, 2),
+        ("stats.columns", {"column_id": 1}, 3),
+    ]
     puts = [Put(flight, rows(flight, row | {"schema_hash": "h"}, name=name, snapshot=s)) for flight, row, s in steps]
     store.put(puts[:1])
     store.database.write(lambda connection: [store.put_in(connection, [each]) for each in puts[1:]])
@@ -273,10 +318,12 @@ def test_refused_put_keeps_the_served_rows(store):
     put(store, "stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 1}, name=("r", "s", "t")))
     before = served_rows(store)
     with pytest.raises(Conflict):
-        store.put([
-            Put("stats.columns", rows("stats.columns", {"column_id": 2}, name=("r", "s", "t"), snapshot=2)),
-            Put("stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 2}, name=("r", "s", "t"))),
-        ])  # fmt: skip
+        store.put(
+            [
+                Put("stats.columns", rows("stats.columns", {"column_id": 2}, name=("r", "s", "t"), snapshot=2)),
+                Put("stats.columns", rows("stats.columns", {"column_id": 1, "row_count": 2}, name=("r", "s", "t"))),
+            ]
+        )
     assert served_rows(store) == before
 
 
@@ -337,8 +384,10 @@ def test_record_keeps_its_own_distribution_when_it_moves(store):
     first = {"column_id": 3, "row_count": 1, "ndv": 0.0, "logical_type": "INT"}
     second = {"column_id": 3, "row_count": 2, "avg_width_bytes": 4.0, "schema_hash": "y", "logical_type": "DOUBLE"}
     other = {"column_id": 2, "row_count": 2, "avg_width_bytes": 4.0, "schema_hash": "x", "logical_type": "INT"}
-    puts = [Put("stats.columns", rows("stats.columns", *given, name=name, snapshot=snapshot))
-            for snapshot, given in ((2, [first]), (3, [second, other]))]  # fmt: skip
+    puts = [
+        Put("stats.columns", rows("stats.columns", *given, name=name, snapshot=snapshot))
+        for snapshot, given in ((2, [first]), (3, [second, other]))
+    ]
     store.database.write(lambda connection: [store.put_in(connection, [each]) for each in puts])
     for snapshot, schema in ((2, "y"), (4, "x")):
         table = rows("stats.tables", {"row_count": 0, "schema_hash": schema}, name=name, snapshot=snapshot)

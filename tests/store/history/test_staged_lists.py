@@ -9,10 +9,14 @@ from store.model.schemas import DELETE_FILE
 
 
 def test_empty_children_are_made_anew_and_values_stay():
-    whole = pa.table({
-        "id": [1, 2, 3], "nulls": pa.nulls(3, pa.list_(pa.int64())),
-        "empty": pa.array([[], None, []], pa.list_(DELETE_FILE)), "full": [[1], None, []],
-    })  # fmt: skip
+    whole = pa.table(
+        {
+            "id": [1, 2, 3],
+            "nulls": pa.nulls(3, pa.list_(pa.int64())),
+            "empty": pa.array([[], None, []], pa.list_(DELETE_FILE)),
+            "full": [[1], None, []],
+        }
+    )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, whole.schema) as writer:
         writer.write_table(whole)
@@ -32,10 +36,14 @@ def test_empty_children_are_made_anew_and_values_stay():
 
 def test_staged_rows_have_their_own_children():
     """Comparisons read them as inserts do."""
-    files = pa.table({
-        "table_key": pa.array([1, 1], pa.int64()), "snapshot_id": pa.array([1, 1], pa.int64()),
-        "file_path": ["a", "b"], "delete_files": pa.array([[], []], pa.list_(DELETE_FILE)),
-    })  # fmt: skip
+    files = pa.table(
+        {
+            "table_key": pa.array([1, 1], pa.int64()),
+            "snapshot_id": pa.array([1, 1], pa.int64()),
+            "file_path": ["a", "b"],
+            "delete_files": pa.array([[], []], pa.list_(DELETE_FILE)),
+        }
+    )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, files.schema) as writer:
         writer.write_table(files)

@@ -105,9 +105,17 @@ def test_slices_are_read_from_their_offset():
 
 @pytest.mark.parametrize("name", [name for name, flight in FLIGHTS.items() if flight.writable])
 def test_required_columns_must_be_present_and_not_null(name):
-    sample = KEY | {"file_path": "a", "column_id": 1, "engine_kind": "e", "engine_expression_key": b"k",
-                    "column_ids": [1, 2], "role": "NDV", "sketch_type": "x", "data": b"",
-                    "target_kind": "TABLE"}  # fmt: skip
+    sample = KEY | {
+        "file_path": "a",
+        "column_id": 1,
+        "engine_kind": "e",
+        "engine_expression_key": b"k",
+        "column_ids": [1, 2],
+        "role": "NDV",
+        "sketch_type": "x",
+        "data": b"",
+        "target_kind": "TABLE",
+    }
     flight = FLIGHTS[name]
     table = rows(name, {column: value for column, value in sample.items() if column in flight.schema.names})
     assert prepare(flight, table).num_rows == 1
@@ -149,8 +157,20 @@ def test_a_corrupt_batch_is_refused():
 GOOD = {"column_id": 1, "logical_type": "INT", "row_count": 10}
 BAD_COLUMNS = [
     ({"null_count": 11}, ["null_count", "11", "10"]),
-    *(({name: -1}, [name, "-1"]) for name in ("row_count", "null_count", "nan_count", "max_width_bytes", "rows_scanned",
-                                              "files_scanned", "row_groups_sampled", "bytes_scanned", "snapshot_id")),
+    *(
+        ({name: -1}, [name, "-1"])
+        for name in (
+            "row_count",
+            "null_count",
+            "nan_count",
+            "max_width_bytes",
+            "rows_scanned",
+            "files_scanned",
+            "row_groups_sampled",
+            "bytes_scanned",
+            "snapshot_id",
+        )
+    ),
     ({"avg_width_bytes": -0.5}, ["avg_width_bytes", "-0.5"]),
     ({"confidence_level": 1.1}, ["confidence_level", "1.1", "0 to 1"]),
     ({"confidence_level": -0.1}, ["confidence_level", "-0.1"]),
@@ -178,10 +198,15 @@ BAD_COLUMNS = [
     ({"logical_type": "DECIMAL(9,2)", "min": "0.5", "max": "0.75", "mean": 0.8}, ["mean", "0.8"]),
     ({"min": "1", "max": "9", "stddev": 6.0}, ["stddev", "(max - min)", "6.0"]),
     ({"min": "5", "max": "5", "stddev": 0.1}, ["stddev", "0.1"]),
-    *(({"logical_type": type, name: 1.5}, [name, type, "DECIMAL"])
-      for type in ("STRING", "BINARY", "BOOLEAN", "DATE", "TIMESTAMP", "UUID") for name in ("mean", "stddev")),
-    *(({"logical_type": type, "nan_count": 1}, ["nan_count", type, "0 or null"])
-      for type in ("INT", "DECIMAL(9,2)", "STRING")),
+    *(
+        ({"logical_type": type, name: 1.5}, [name, type, "DECIMAL"])
+        for type in ("STRING", "BINARY", "BOOLEAN", "DATE", "TIMESTAMP", "UUID")
+        for name in ("mean", "stddev")
+    ),
+    *(
+        ({"logical_type": type, "nan_count": 1}, ["nan_count", type, "0 or null"])
+        for type in ("INT", "DECIMAL(9,2)", "STRING")
+    ),
     ({"logical_type": "INT96"}, ["logical_type", "INT96"]),
     ({"min": "abc"}, ["min", "abc", "INT"]),
     ({"max": "1.0"}, ["max", "1.0"]),
@@ -197,9 +222,11 @@ BAD_COLUMNS = [
     ({"column_id": 0}, ["column_id", "got 0"]),
     ({"column_id": -5}, ["column_id", "-5"]),
     ({"table_name": ""}, ["table_name", "empty"]),
-    *(({name: int(micros)}, [name, "years 1 to 9999", f"{micros} microseconds"])
-      for name, micros in (("captured_at", "-62135596800000001"), ("refreshed_at", "253402300800000000"))),
-]  # fmt: skip
+    *(
+        ({name: int(micros)}, [name, "years 1 to 9999", f"{micros} microseconds"])
+        for name, micros in (("captured_at", "-62135596800000001"), ("refreshed_at", "253402300800000000"))
+    ),
+]
 
 
 @pytest.mark.parametrize(("wrong", "mentions"), BAD_COLUMNS, ids=lambda part: str(part)[:60])
@@ -223,14 +250,22 @@ BAD_TARGETS = [
     ("stats.files", {"file_path": ""}, ["file_path", "blank"]),
     ("stats.files", {"file_path": "a", "size_bytes": -1}, ["size_bytes", "-1"]),
     ("stats.files", {"file_path": "a", "file_content": "NOISE"}, ["file_content", "NOISE"]),
-    *(("stats.files", {"file_path": "a", "partition_data_json": text}, ["partition_data_json"])
-      for text in ("{", "[]", "7", "", '{"a": NaN}', '{"a":' * 100_000)),
+    *(
+        ("stats.files", {"file_path": "a", "partition_data_json": text}, ["partition_data_json"])
+        for text in ("{", "[]", "7", "", '{"a": NaN}', '{"a":' * 100_000)
+    ),
     ("stats.files", {"file_path": "a", "equality_field_ids": [1, 0]}, ["equality_field_ids", "positive", "0"]),
-    *(("stats.files", {"file_path": "a", "delete_files": [deletes(), deletes(**wrong)]}, ["delete_files", *mentions])
-      for wrong, mentions in (({"file_path": " "}, ["file_path"]), ({"file_path": None}, ["file_path"]),
-                              ({"file_path": "", "file_content": "DELETION_VECTOR"}, ["file_path"]),
-                              ({"file_content": "DATA"}, ["file_content", "DELETION_VECTOR"]),
-                              ({"content_offset": -1}, ["content_offset"]), ({"content_size": -1}, ["content_size"]))),
+    *(
+        ("stats.files", {"file_path": "a", "delete_files": [deletes(), deletes(**wrong)]}, ["delete_files", *mentions])
+        for wrong, mentions in (
+            ({"file_path": " "}, ["file_path"]),
+            ({"file_path": None}, ["file_path"]),
+            ({"file_path": "", "file_content": "DELETION_VECTOR"}, ["file_path"]),
+            ({"file_content": "DATA"}, ["file_content", "DELETION_VECTOR"]),
+            ({"content_offset": -1}, ["content_offset"]),
+            ({"content_size": -1}, ["content_size"]),
+        )
+    ),
     ("stats.tables", {"row_count": -1}, ["row_count", "-1"]),
     ("stats.tables", {"total_size_bytes": -1}, ["total_size_bytes", "-1"]),
     ("stats.tables", {"merged_size_bytes": -1}, ["merged_size_bytes", "-1"]),
@@ -243,7 +278,7 @@ BAD_TARGETS = [
     ("stats.column_groups", {"column_ids": [0, 1]}, ["column_ids", "positive", "0"]),
     ("stats.column_groups", {"column_ids": [1, None]}, ["column_ids", "positive"]),
     ("stats.column_groups", {"column_ids": [1, 2], "column_names": ["a"]}, ["column_names"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "row", "mentions"), BAD_TARGETS, ids=lambda part: str(part)[:60])
@@ -259,25 +294,42 @@ def test_every_statistic_may_be_null():
 
 
 def test_values_at_the_limits_are_accepted():
-    put("stats.columns", GOOD | {"snapshot_id": 0, "null_count": 10, "confidence_level": 1.0, "min": "5", "max": "5"},
-        GOOD | {"snapshot_id": 2**63 - 1, "confidence_level": 0.0, "ndv": 2.0, "ndv_lower": 2.0, "ndv_upper": 2.0,
-                "captured_at": datetime.min.replace(tzinfo=UTC), "refreshed_at": datetime.max.replace(tzinfo=UTC),
-        })  # fmt: skip
+    put(
+        "stats.columns",
+        GOOD | {"snapshot_id": 0, "null_count": 10, "confidence_level": 1.0, "min": "5", "max": "5"},
+        GOOD
+        | {
+            "snapshot_id": 2**63 - 1,
+            "confidence_level": 0.0,
+            "ndv": 2.0,
+            "ndv_lower": 2.0,
+            "ndv_upper": 2.0,
+            "captured_at": datetime.min.replace(tzinfo=UTC),
+            "refreshed_at": datetime.max.replace(tzinfo=UTC),
+        },
+    )
 
 
-@pytest.mark.parametrize("row", [
-    {"mean": 5.0, "min": "5", "max": "5", "stddev": 0.0}, {"mean": 1e300, "stddev": 1e300}, {"mean": 4.0, "max": "5"},
-    {"logical_type": None, "mean": 5.0, "min": "x", "max": "y", "nan_count": 3}, {"nan_count": 0},
-    {"logical_type": "FLOAT", "min": "3.4", "max": "3.4", "mean": 3.4000000953674316},
-    {"logical_type": "DOUBLE", "min": "0.1", "max": "0.1", "mean": 0.09999999999999999, "stddev": 1.4e-17},
-    {"logical_type": "DOUBLE", "min": "1.0", "max": "NaN", "mean": 7.0, "nan_count": 2},
-    {"logical_type": "DOUBLE", "min": "-Infinity", "max": "Infinity", "mean": math.inf},
-    {"logical_type": "DOUBLE", "min": "Infinity", "max": "Infinity", "mean": math.inf},
-    {"logical_type": "DECIMAL(38,0)", "min": "9" * 38, "max": "9" * 38, "mean": 1e38},
-    {"min": str(2**63 - 1), "max": str(2**63 - 1), "mean": 2.0**63}, {"min": "0", "max": "2", "stddev": 2**0.5},
-    {"logical_type": "STRING", "min": "a", "max": "b"},
-    {"logical_type": "STRUCT", "min": None, "max": None, "nan_count": 1},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"mean": 5.0, "min": "5", "max": "5", "stddev": 0.0},
+        {"mean": 1e300, "stddev": 1e300},
+        {"mean": 4.0, "max": "5"},
+        {"logical_type": None, "mean": 5.0, "min": "x", "max": "y", "nan_count": 3},
+        {"nan_count": 0},
+        {"logical_type": "FLOAT", "min": "3.4", "max": "3.4", "mean": 3.4000000953674316},
+        {"logical_type": "DOUBLE", "min": "0.1", "max": "0.1", "mean": 0.09999999999999999, "stddev": 1.4e-17},
+        {"logical_type": "DOUBLE", "min": "1.0", "max": "NaN", "mean": 7.0, "nan_count": 2},
+        {"logical_type": "DOUBLE", "min": "-Infinity", "max": "Infinity", "mean": math.inf},
+        {"logical_type": "DOUBLE", "min": "Infinity", "max": "Infinity", "mean": math.inf},
+        {"logical_type": "DECIMAL(38,0)", "min": "9" * 38, "max": "9" * 38, "mean": 1e38},
+        {"min": str(2**63 - 1), "max": str(2**63 - 1), "mean": 2.0**63},
+        {"min": "0", "max": "2", "stddev": 2**0.5},
+        {"logical_type": "STRING", "min": "a", "max": "b"},
+        {"logical_type": "STRUCT", "min": None, "max": None, "nan_count": 1},
+    ],
+)
 def test_possible_moments_are_accepted(row):
     put("stats.columns", GOOD | row, GOOD | {"column_id": 9, "logical_type": "BINARY", "max": "AA=="})
 
@@ -289,8 +341,18 @@ def test_moments_of_a_capture_may_be_rounded():
 
 def test_counts_beyond_the_precision_of_doubles_are_compared_exactly():
     most = 2**63 - 1
-    put("stats.columns", GOOD | {"row_count": most, "null_count": 0, "nan_count": 0, "ndv": 1.0,
-                                 "avg_width_bytes": 1.0, "max_width_bytes": most})  # fmt: skip
+    put(
+        "stats.columns",
+        GOOD
+        | {
+            "row_count": most,
+            "null_count": 0,
+            "nan_count": 0,
+            "ndv": 1.0,
+            "avg_width_bytes": 1.0,
+            "max_width_bytes": most,
+        },
+    )
 
 
 def test_estimates_of_a_capture_are_clamped():
@@ -309,8 +371,16 @@ def test_delete_files_are_cast_and_kept():
     given = deletes(content_offset=4, content_size=9)
     files = rows("stats.files", {"file_path": "a", "delete_files": [given]}, {"file_path": "b", "delete_files": None})
     at = files.schema.get_field_index("delete_files")
-    narrow = pa.list_(pa.struct([("file_path", pa.large_string()), ("file_content", pa.string()),
-                                 ("content_offset", pa.int32()), ("content_size", pa.int32())]))  # fmt: skip
+    narrow = pa.list_(
+        pa.struct(
+            [
+                ("file_path", pa.large_string()),
+                ("file_content", pa.string()),
+                ("content_offset", pa.int32()),
+                ("content_size", pa.int32()),
+            ]
+        )
+    )
     cast = prepare(FILES, files.set_column(at, "delete_files", files["delete_files"].cast(narrow)))
     assert cast["delete_files"].to_pylist() == [[given], None]
     other = pa.list_(pa.struct([("path", pa.string())]))
@@ -335,22 +405,47 @@ def test_types_and_bounds_become_canonical():
         {"column_id": 7, "logical_type": "STRING", "min": "", "max": "é"},
     )
     assert [(row["logical_type"], row["min"], row["max"]) for row in done] == [
-        ("INT", "7", "12"), ("DOUBLE", "0", "1.0E7"), (None, "z", "a"), ("INT", "1", None), ("INTERVAL", "P2D", "P1D"),
-        ("STRUCT", None, None), ("STRING", "", "é"),
-    ]  # fmt: skip
+        ("INT", "7", "12"),
+        ("DOUBLE", "0", "1.0E7"),
+        (None, "z", "a"),
+        ("INT", "1", None),
+        ("INTERVAL", "P2D", "P1D"),
+        ("STRUCT", None, None),
+        ("STRING", "", "é"),
+    ]
 
 
-@pytest.mark.parametrize(("type_", "low", "high", "expected"), [
-    ("TIMESTAMP(3)", "2026-01-01T00:00:00.1231", "2026-01-01T00:00:00.1239",
-     ("2026-01-01T00:00:00.123", "2026-01-01T00:00:00.124")),
-    ("TIMESTAMP", "1969-12-31T23:59:59.999999001", "1969-12-31T23:59:59.999999999",
-     ("1969-12-31T23:59:59.999999", "1970-01-01T00:00:00")),
-    ("TIMESTAMP", "9999-12-31T23:59:59.999999", "9999-12-31T23:59:59.9999991", ("9999-12-31T23:59:59.999999", None)),
-    ("TIMESTAMPTZ(0)", "2026-01-01T00:00:00.1Z", "2026-12-31T23:59:59.000001Z",
-     ("2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z")),
-    ("TIME", "12:00:00.0000001", "12:00:00.0000002", ("12:00:00", "12:00:00.000001")),
-    ("TIME(3)", "12:00:00.0001", "23:59:59.9999", ("12:00:00.000", None)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("type_", "low", "high", "expected"),
+    [
+        (
+            "TIMESTAMP(3)",
+            "2026-01-01T00:00:00.1231",
+            "2026-01-01T00:00:00.1239",
+            ("2026-01-01T00:00:00.123", "2026-01-01T00:00:00.124"),
+        ),
+        (
+            "TIMESTAMP",
+            "1969-12-31T23:59:59.999999001",
+            "1969-12-31T23:59:59.999999999",
+            ("1969-12-31T23:59:59.999999", "1970-01-01T00:00:00"),
+        ),
+        (
+            "TIMESTAMP",
+            "9999-12-31T23:59:59.999999",
+            "9999-12-31T23:59:59.9999991",
+            ("9999-12-31T23:59:59.999999", None),
+        ),
+        (
+            "TIMESTAMPTZ(0)",
+            "2026-01-01T00:00:00.1Z",
+            "2026-12-31T23:59:59.000001Z",
+            ("2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"),
+        ),
+        ("TIME", "12:00:00.0000001", "12:00:00.0000002", ("12:00:00", "12:00:00.000001")),
+        ("TIME(3)", "12:00:00.0001", "23:59:59.9999", ("12:00:00.000", None)),
+    ],
+)
 def test_bounds_finer_than_their_type_are_rounded_outwards_and_inexact(type_, low, high, expected):
     exact = {"min_is_exact": True, "max_is_exact": True}
     other = {"column_id": 2, "logical_type": "INT", "min": "1", "max": "2"} | exact
@@ -360,8 +455,9 @@ def test_bounds_finer_than_their_type_are_rounded_outwards_and_inexact(type_, lo
     )
     assert (done["min"], done["max"]) == (same["min"], same["max"]) == expected
     assert [(row["min_is_exact"], row["max_is_exact"]) for row in (done, same)] == [
-        (low == expected[0], False), (True, True),
-    ]  # fmt: skip
+        (low == expected[0], False),
+        (True, True),
+    ]
     (alone,) = put("stats.columns", {"column_id": 1, "logical_type": type_, "min": low, "max": high} | exact)
     assert (alone["min"], alone["max"], alone["max_is_exact"]) == (*expected, False)
 
@@ -385,5 +481,7 @@ def test_targets_are_normalized():
         {"column_ids": [7, 6], "column_names": ["g", "f"]},
     )
     assert [(row["column_ids"], row["column_names"]) for row in done] == [
-        ([1, 2, 3], ["a", None, "c"]), ([4, 5], None), ([6, 7], ["f", "g"]),
-    ]  # fmt: skip
+        ([1, 2, 3], ["a", None, "c"]),
+        ([4, 5], None),
+        ([6, 7], ["f", "g"]),
+    ]

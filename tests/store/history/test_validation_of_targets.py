@@ -27,8 +27,9 @@ def ids(name, *given):
 def test_storage_ids_equal_those_of_the_targets():
     assert ids("stats.tables", {}) == ["table"]
     assert ids("stats.columns", {"column_id": 1}, {"column_id": 2**63 - 1}) == [
-        Target.column(1).storage_id, Target.column(2**63 - 1).storage_id,
-    ]  # fmt: skip
+        Target.column(1).storage_id,
+        Target.column(2**63 - 1).storage_id,
+    ]
     files = [{"file_path": path} for path in ("a", " b", "a")]
     assert ids("stats.files", *files) == [Target.file(row["file_path"]).storage_id for row in files]
     expressions = [(kind, key) for kind in ("spark", "Trino") for key in (b"a", b"\x00\xff", b"a\x1fb")]
@@ -44,8 +45,13 @@ GOLDEN = Path(__file__).parents[2] / "golden/target_identity.jsonl"
 
 
 def test_storage_ids_agree_with_the_golden_vectors():
-    flights = {"TABLE": "stats.tables", "COLUMN": "stats.columns", "FILE": "stats.files",
-               "EXPRESSION": "stats.expressions", "COLUMN_GROUP": "stats.column_groups"}  # fmt: skip
+    flights = {
+        "TABLE": "stats.tables",
+        "COLUMN": "stats.columns",
+        "FILE": "stats.files",
+        "EXPRESSION": "stats.expressions",
+        "COLUMN_GROUP": "stats.column_groups",
+    }
     for line in GOLDEN.read_text().splitlines():
         vector = json.loads(line)
         fields = {name: value for name, value in vector["target"].items() if name != "kind"}

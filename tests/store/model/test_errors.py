@@ -21,12 +21,21 @@ def test_retryable_flag_survives_the_json_round_trip(retryable):
 
 @pytest.mark.parametrize(
     ("error", "transient"),
-    [(ModuleNotFoundError("psycopg2"), False), (pa.ArrowInvalid("malformed"), False),
-     (pa.ArrowNotImplementedError("type"), False), (KeyError("column"), False),
-     (json.JSONDecodeError("x", "{", 0), False), (InvalidArgument("x"), False), (OSError("reset"), True),
-     (TimeoutError(), True), (MemoryError(), True), (ShuttingDown("x"), True), (UpstreamError("x"), True)],
+    [
+        (ModuleNotFoundError("psycopg2"), False),
+        (pa.ArrowInvalid("malformed"), False),
+        (pa.ArrowNotImplementedError("type"), False),
+        (KeyError("column"), False),
+        (json.JSONDecodeError("x", "{", 0), False),
+        (InvalidArgument("x"), False),
+        (OSError("reset"), True),
+        (TimeoutError(), True),
+        (MemoryError(), True),
+        (ShuttingDown("x"), True),
+        (UpstreamError("x"), True),
+    ],
     ids=repr,
-)  # fmt: skip
+)
 def test_may_pass_is_true_for_transient_errors_only(error, transient):
     assert may_pass(error) is transient
 

@@ -15,16 +15,25 @@ from tests.store.model import freshness_model as model
 from tests.store.model.freshness_model import At
 
 LABELS = st.sampled_from([freshness.EXACT, freshness.INHERITED, freshness.STALE, None])
-ROWS = st.fixed_dictionaries({
-    "completeness": st.sampled_from(["COMPLETE", "PARTIAL", "UNAVAILABLE", None]),
-    "confidence_level": st.sampled_from([None, 0.0, 0.95, 1.0]),
-    "row_groups_sampled": st.sampled_from([None, 0, 1, 7]),
-    "logical_type": st.sampled_from(["INT", "FLOAT", "DOUBLE", "STRING", None]),
-    "nan_count": st.sampled_from([None, 0, 3]),
-})  # fmt: skip
-SCHEMA = pa.schema([("label", pa.string()), ("completeness", pa.string()), ("confidence_level", pa.float64()),
-                    ("row_groups_sampled", pa.int64()),
-                    ("logical_type", pa.string()), ("nan_count", pa.int64())])  # fmt: skip
+ROWS = st.fixed_dictionaries(
+    {
+        "completeness": st.sampled_from(["COMPLETE", "PARTIAL", "UNAVAILABLE", None]),
+        "confidence_level": st.sampled_from([None, 0.0, 0.95, 1.0]),
+        "row_groups_sampled": st.sampled_from([None, 0, 1, 7]),
+        "logical_type": st.sampled_from(["INT", "FLOAT", "DOUBLE", "STRING", None]),
+        "nan_count": st.sampled_from([None, 0, 3]),
+    }
+)
+SCHEMA = pa.schema(
+    [
+        ("label", pa.string()),
+        ("completeness", pa.string()),
+        ("confidence_level", pa.float64()),
+        ("row_groups_sampled", pa.int64()),
+        ("logical_type", pa.string()),
+        ("nan_count", pa.int64()),
+    ]
+)
 PLACES = st.builds(At, st.integers(0, 3), st.integers(0, 3), st.sampled_from(["x", "y", None]))
 
 
@@ -54,31 +63,41 @@ def test_usable_for_agrees_in_sql_arrow_and_for_one_row(connection, labels, scal
 @settings(deadline=None)
 @given(records=st.lists(PLACES, min_size=1, max_size=8), requested=PLACES)
 def test_freshness_and_rank_agree_in_sql_and_for_one_row(connection, records, requested):
-    rows = [{"at": at, "snapshot_id": r.snapshot_id, "ordinal": r.ordinal, "schema_hash": r.schema_hash}
-            for at, r in enumerate(records)]  # fmt: skip
-    schema = pa.schema([("at", pa.int64()), ("snapshot_id", pa.int64()), ("ordinal", pa.int64()),
-                        ("schema_hash", pa.string())])  # fmt: skip
+    rows = [
+        {"at": at, "snapshot_id": r.snapshot_id, "ordinal": r.ordinal, "schema_hash": r.schema_hash}
+        for at, r in enumerate(records)
+    ]
+    schema = pa.schema(
+        [("at", pa.int64()), ("snapshot_id", pa.int64()), ("ordinal", pa.int64()), ("schema_hash", pa.string())]
+    )
     connection.register("given", pa.Table.from_pylist(rows, schema))
     one = {"snapshot_id": requested.snapshot_id, "ordinal": requested.ordinal, "schema_hash": requested.schema_hash}
     connection.register("requested", pa.Table.from_pylist([one], schema.remove(0)))
     words = ("g", "g.schema_hash", "g.ordinal", "a")
     found = connection.execute(
         f"SELECT {freshness.freshness_sql(*words)} FROM given g, requested a ORDER BY g.at"
-    ).fetchall()  # fmt: skip
+    ).fetchall()
     assert [label for (label,) in found] == [model.freshness(record, requested) for record in records]
     ordered = connection.execute(
         f"SELECT g.at FROM given g, requested a ORDER BY {freshness.rank_sql(*words)}, g.at"
-    ).fetchall()  # fmt: skip
+    ).fetchall()
     plain = sorted(range(len(records)), key=lambda at: model.rank(records[at], requested), reverse=True)
     assert [at for (at,) in ordered] == plain
 
 
-@pytest.mark.parametrize(("row", "use"), [
-    ({}, "PRUNING"), ({"completeness": "PARTIAL"}, "PLANNING"), ({"row_groups_sampled": 1}, "PLANNING"),
-    ({"logical_type": "DOUBLE"}, "PLANNING"), ({"logical_type": "FLOAT", "nan_count": 0}, "PRUNING"),
-    ({"completeness": None}, "PLANNING"), ({"confidence_level": 0.0}, "PLANNING"),
-    ({"confidence_level": 0.5}, "PRUNING"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "use"),
+    [
+        ({}, "PRUNING"),
+        ({"completeness": "PARTIAL"}, "PLANNING"),
+        ({"row_groups_sampled": 1}, "PLANNING"),
+        ({"logical_type": "DOUBLE"}, "PLANNING"),
+        ({"logical_type": "FLOAT", "nan_count": 0}, "PRUNING"),
+        ({"completeness": None}, "PLANNING"),
+        ({"confidence_level": 0.0}, "PLANNING"),
+        ({"confidence_level": 0.5}, "PRUNING"),
+    ],
+)
 def test_only_complete_unsampled_rows_without_nan_allow_pruning(row, use):
     whole = {
         "completeness": "COMPLETE",

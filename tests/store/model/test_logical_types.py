@@ -54,9 +54,24 @@ def test_aliases_parse_to_the_canonical_text(text, expected):
 
 @pytest.mark.parametrize(
     "text",
-    ["DECIMAL(٣,٢)", "DECIMAL(77,0)", "VARCHAR()", "VARCHAR(-1)", "TIMESTAMP(7)", "INTERVAL YEAR(0) TO MONTH",
-     "INTERVALS", "INT64)", "(3)", "DOUBLE(3)", "BOOLEAN()", "DECIMAL(1,1,1)", "TIMEZ", "ARRAY(INT)", "INT\x00"],
-)  # fmt: skip
+    [
+        "DECIMAL(٣,٢)",
+        "DECIMAL(77,0)",
+        "VARCHAR()",
+        "VARCHAR(-1)",
+        "TIMESTAMP(7)",
+        "INTERVAL YEAR(0) TO MONTH",
+        "INTERVALS",
+        "INT64)",
+        "(3)",
+        "DOUBLE(3)",
+        "BOOLEAN()",
+        "DECIMAL(1,1,1)",
+        "TIMEZ",
+        "ARRAY(INT)",
+        "INT\x00",
+    ],
+)
 def test_invalid_type_texts_are_refused(text):
     with pytest.raises(InvalidField, match="logical_type"):
         parse(text)
@@ -113,9 +128,21 @@ def test_arrow_union_has_no_logical_type_and_a_run_end_array_has():
 
 @pytest.mark.parametrize(
     "text",
-    ["BOOLEAN", "INT", "FLOAT", "DOUBLE", "DECIMAL(38,10)", "DECIMAL(39,10)", "STRING", "BINARY", "DATE", "TIME",
-     "TIMESTAMP", "TIMESTAMPTZ"],
-)  # fmt: skip
+    [
+        "BOOLEAN",
+        "INT",
+        "FLOAT",
+        "DOUBLE",
+        "DECIMAL(38,10)",
+        "DECIMAL(39,10)",
+        "STRING",
+        "BINARY",
+        "DATE",
+        "TIME",
+        "TIMESTAMP",
+        "TIMESTAMPTZ",
+    ],
+)
 def test_to_arrow_and_from_arrow_round_trip(text):
     assert from_arrow(to_arrow(parse(text))).text == text
 

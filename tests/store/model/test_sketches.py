@@ -78,10 +78,14 @@ def test_hash_of_a_text_is_independent_of_its_position(monkeypatch):
 
 
 @given(
-    st.lists(st.binary(max_size=50)) | st.integers(0, 40).flatmap(lambda n: st.lists(st.binary(min_size=n, max_size=n)))
-    | st.lists(st.integers(0, 700).map(bytes)) | st.lists(st.integers(5000, 5200).map(bytes), max_size=5),
-    st.binary(max_size=9), st.binary(max_size=40), st.integers(0, 7),
-)  # fmt: skip
+    st.lists(st.binary(max_size=50))
+    | st.integers(0, 40).flatmap(lambda n: st.lists(st.binary(min_size=n, max_size=n)))
+    | st.lists(st.integers(0, 700).map(bytes))
+    | st.lists(st.integers(5000, 5200).map(bytes), max_size=5),
+    st.binary(max_size=9),
+    st.binary(max_size=40),
+    st.integers(0, 7),
+)
 def test_texts_hash_as_mmh3_at_any_alignment(values, before, after, misaligned):
     """Any surrounding bytes and any offset of the buffer in memory."""
     octets = np.empty(misaligned + 5200 * len(values) + 60, np.uint8)[misaligned:]
@@ -206,8 +210,16 @@ def test_theta_intersections():
         assert sketches.estimate(sketches.intersection(none)) == (0, 0, 0, True)
 
 
-@pytest.mark.parametrize("data", [b"", b"no sketch", b"\x03\x03\x03\0\0\x1a\xcc\x93\xff\xff\xff\xff", bytes(40),
-                                  b"\x02\x03\x03\0\0\x1a\x01\x02" + bytes(8)])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no sketch",
+        b"\x03\x03\x03\0\0\x1a\xcc\x93\xff\xff\xff\xff",
+        bytes(40),
+        b"\x02\x03\x03\0\0\x1a\x01\x02" + bytes(8),
+    ],
+)
 def test_bytes_that_are_not_a_sketch_are_refused(data):
     for reader in (sketches.read_theta, sketches.read_kll, sketches.read_frequent):
         with pytest.raises(InvalidArgument, match=r"data: not a .* sketch"):

@@ -49,8 +49,18 @@ class Body(Struct):
 
 
 def test_values_that_fit_are_converted():
-    body = {"table": 'lake."a.b".t', "snapshot": 3, "of_any": "all", "is_dry": None, "limit": 2**63 - 1, "seconds": 1,
-            "options": {"a": "b"}, "parts": [{"name": "x"}], "method": "ROWS", "with": [1]}  # fmt: skip
+    body = {
+        "table": 'lake."a.b".t',
+        "snapshot": 3,
+        "of_any": "all",
+        "is_dry": None,
+        "limit": 2**63 - 1,
+        "seconds": 1,
+        "options": {"a": "b"},
+        "parts": [{"name": "x"}],
+        "method": "ROWS",
+        "with": [1],
+    }
     read_body = read(body, Body)
     assert (read_body.table, read_body.snapshot, read_body.of_any) == ('lake."a.b".t', 3, "all")
     assert (read_body.parts[0].name, read_body.method, read_body.seconds) == ("x", Method.ROWS, 1.0)
@@ -106,8 +116,11 @@ def test_path_of_a_part_stands_before_its_field():
     with pytest.raises(InvalidField) as refusal:
         read({"name": 1}, Part, where="requests[3]")
     assert refusal.value.params == {
-        "field": "requests[3].name", "reason": "has the wrong type", "expected": "text", "actual": "1",
-    }  # fmt: skip
+        "field": "requests[3].name",
+        "reason": "has the wrong type",
+        "expected": "text",
+        "actual": "1",
+    }
 
 
 def test_description_lists_the_keys():

@@ -40,11 +40,14 @@ def test_text_keys_are_json_strings_and_other_keys_are_base64():
 
 @pytest.mark.parametrize(
     ("key", "reason"),
-    [({"engine_expression_key_base64": "no base64!"}, "not base64"),
-     ({"engine_expression_key_base64": 5}, "not base64"),
-     ({"engine_expression_key_base64": "YQ==", "engine_expression_key": "a"}, "given twice"),
-     ({"engine_expression_key": 5}, "must be a string"), ({}, "missing")],
-)  # fmt: skip
+    [
+        ({"engine_expression_key_base64": "no base64!"}, "not base64"),
+        ({"engine_expression_key_base64": 5}, "not base64"),
+        ({"engine_expression_key_base64": "YQ==", "engine_expression_key": "a"}, "given twice"),
+        ({"engine_expression_key": 5}, "must be a string"),
+        ({}, "missing"),
+    ],
+)
 def test_error_names_the_invalid_expression_key(key, reason):
     with pytest.raises(InvalidField, match=reason) as refused:
         Target.parse({"kind": "EXPRESSION", "engine_kind": "spark"} | key)

@@ -266,8 +266,15 @@ def test_queued_job_survives_reopening_the_database(tmp_path):
 
 def test_decisions_and_ended_jobs_are_pruned(database, jobs):
     Catalog(database)
-    decision = {"snapshot_id": 1, "target_kind": "TABLE", "storage_id": "table", "outcome": "CAPTURED",
-                "engine_id": "native", "detail": "", "elapsed_ms": 1.5}  # fmt: skip
+    decision = {
+        "snapshot_id": 1,
+        "target_kind": "TABLE",
+        "storage_id": "table",
+        "outcome": "CAPTURED",
+        "engine_id": "native",
+        "detail": "",
+        "elapsed_ms": 1.5,
+    }
     database.write(lambda c: jobs.record_decisions([(entry(), "corr", [decision, decision])], c))
     database.write(lambda c: jobs.record_decisions([(entry(), "corr", [])], c))
     assert database.rows("SELECT count(*), any_value(correlation_id) FROM capture_decisions") == [(2, "corr")]

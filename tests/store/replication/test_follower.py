@@ -130,9 +130,9 @@ def test_a_place_that_becomes_the_replica_of_another_database_is_not_followed(tm
 
 def test_a_base_of_another_layout_is_refused_and_fetched_once(tmp_path, place, monkeypatch):
     with writing(tmp_path / "a.duckdb", place) as (database, writer):
-        database.write(lambda connection: connection.execute(
-            "UPDATE settings SET value = '1' WHERE name = 'schema_version'"
-        ))  # fmt: skip
+        database.write(
+            lambda connection: connection.execute("UPDATE settings SET value = '1' WHERE name = 'schema_version'")
+        )
         writer._checkpoint()
         note(database, "a")
         with following(tmp_path / "b.duckdb", place) as (_, follower):

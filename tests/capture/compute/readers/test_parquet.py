@@ -14,13 +14,15 @@ from capture.compute.readers import tasks
 from capture.connectors.spi import Column, ScanColumn, ScanTask, container
 from store.model.names import column_key, column_parts
 
-ROWS = pa.table({
-    "st.x": pa.array([1, 2, 3]),
-    "st": pa.array([{"x": 10, "x.y": 20, "deep": {"z.z": 30}}, None, {"x": 11, "x.y": 21, "deep": None}]),
-    "many": pa.array([[{"x": 1}], [], None]),
-    "pairs": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
-    "st.x.y": pa.array(["a", "b", "c"]).dictionary_encode(),
-})  # fmt: skip
+ROWS = pa.table(
+    {
+        "st.x": pa.array([1, 2, 3]),
+        "st": pa.array([{"x": 10, "x.y": 20, "deep": {"z.z": 30}}, None, {"x": 11, "x.y": 21, "deep": None}]),
+        "many": pa.array([[{"x": 1}], [], None]),
+        "pairs": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+        "st.x.y": pa.array(["a", "b", "c"]).dictionary_encode(),
+    }
+)
 VALUES = {
     ("st.x",): [1, 2, 3],
     ("st", "x"): [10, None, 11],
@@ -50,11 +52,13 @@ def test_error_names_the_column_missing_in_the_file(tmp_path):
     assert (found.values, found.error) == (None, 'the file has no column "st.y"')
 
 
-NESTED = pa.table({
-    "tags": pa.array([None, [], [None], ["a"]], pa.list_(pa.string())),
-    "attributes": pa.array([[], None, None, [("k", None)]], pa.map_(pa.string(), pa.int64())),
-    "place": pa.array([{"names": None}, None, {"names": []}, None], pa.struct([("names", pa.list_(pa.string()))])),
-})  # fmt: skip
+NESTED = pa.table(
+    {
+        "tags": pa.array([None, [], [None], ["a"]], pa.list_(pa.string())),
+        "attributes": pa.array([[], None, None, [("k", None)]], pa.map_(pa.string(), pa.int64())),
+        "place": pa.array([{"names": None}, None, {"names": []}, None], pa.struct([("names", pa.list_(pa.string()))])),
+    }
+)
 
 
 @pytest.mark.parametrize(("deleted", "nulls"), [(None, [1, 2, 2, 3, 4]), ([0, 3], [0, 2, 1, 1, 2])])

@@ -17,13 +17,17 @@ from store.model import sketches
 from store.model.errors import UpstreamError
 
 ZIPS = [None if i == 5 else f"z{i}" for i in range(10)]
-ROWS = pa.table({
-    "id": pa.array(range(10), pa.int32()),
-    "name": ["a", None, "b", "a", "c", "c", None, "d", "e", "f"],
-    "place": pa.array([None if i == 4 else {"lat": i / 2, "at": {"zip": ZIPS[i]}} for i in range(10)],
-                      pa.struct({"lat": pa.float64(), "at": pa.struct({"zip": pa.string()})})),
-    "dotted.name": pa.array(range(10, 20)),
-})  # fmt: skip
+ROWS = pa.table(
+    {
+        "id": pa.array(range(10), pa.int32()),
+        "name": ["a", None, "b", "a", "c", "c", None, "d", "e", "f"],
+        "place": pa.array(
+            [None if i == 4 else {"lat": i / 2, "at": {"zip": ZIPS[i]}} for i in range(10)],
+            pa.struct({"lat": pa.float64(), "at": pa.struct({"zip": pa.string()})}),
+        ),
+        "dotted.name": pa.array(range(10, 20)),
+    }
+)
 COLUMNS = (
     ScanColumn(1, "id", "INT", "id"),
     ScanColumn(2, "name", "STRING", "name"),
@@ -159,8 +163,14 @@ def test_dictionary_of_a_repetitive_column_is_kept(write):
     assert (answer.partial.null_count, answer.partial.min, answer.partial.max) == (1000, "x", "y")
 
 
-@pytest.mark.parametrize("options", [{"use_dictionary": False, "column_encoding": {"name": "DELTA_BYTE_ARRAY"}},
-                                     {"use_dictionary": False}, {"dictionary_pagesize_limit": 100}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_dictionary": False, "column_encoding": {"name": "DELTA_BYTE_ARRAY"}},
+        {"use_dictionary": False},
+        {"dictionary_pagesize_limit": 100},
+    ],
+)
 def test_other_encodings_are_read(write, options):
     rows = pa.table({"id": pa.array(range(3000)), "name": [f"v{i % 50}" for i in range(3000)]})
     (answer,) = scan(0, write(rows, COLUMNS[:2], **options), Work((2,)))
@@ -295,8 +305,9 @@ def lance_task(path, rows, columns):
     import lance
 
     dataset = lance.write_dataset(rows, path, max_rows_per_file=10**6)
-    return ScanTask("lance", "t#1", str(path), len(rows), 0, columns, "v",
-                    arguments={"version": dataset.version, "fragment_id": 0})  # fmt: skip
+    return ScanTask(
+        "lance", "t#1", str(path), len(rows), 0, columns, "v", arguments={"version": dataset.version, "fragment_id": 0}
+    )
 
 
 def test_columns_of_a_lance_fragment_are_read_a_hundred_at_a_time(tmp_path, lance_reads):

@@ -79,8 +79,11 @@ def test_widened_integer_has_the_width_of_its_new_type():
     found = connector(LAKES / "written_by_spark")
     ids = ids_of(found, "delta_widened")
     tasks = list(found.plan_files("default", "delta_widened", 7, ids))
-    widths = {(a.partial.width_sum / a.partial.row_count, a.partial.width_max)
-              for n, task in enumerate(tasks) for a in scan(n, task, Work((ids["a"],)))}  # fmt: skip
+    widths = {
+        (a.partial.width_sum / a.partial.row_count, a.partial.width_max)
+        for n, task in enumerate(tasks)
+        for a in scan(n, task, Work((ids["a"],)))
+    }
     assert widths == {(4.0, 4)}
     before = {task.fingerprint for task in found.plan_files("default", "delta_widened", 1, ids)}
     assert before.isdisjoint(task.fingerprint for task in tasks)
@@ -94,8 +97,14 @@ def write_commit(path: Path, *actions: dict) -> None:
 
 
 def protocol(*features: str) -> dict:
-    return {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features,
-                         "writerFeatures": features}}  # fmt: skip
+    return {
+        "protocol": {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": features,
+            "writerFeatures": features,
+        }
+    }
 
 
 def metadata(schema: str | None = None, **columns: str) -> dict:
@@ -106,8 +115,16 @@ def metadata(schema: str | None = None, **columns: str) -> dict:
 
 
 def add(path: str, **stats) -> dict:
-    return {"add": {"path": path, "partitionValues": {}, "size": 10, "modificationTime": 1, "dataChange": True,
-                    "stats": json.dumps(stats)}}  # fmt: skip
+    return {
+        "add": {
+            "path": path,
+            "partitionValues": {},
+            "size": 10,
+            "modificationTime": 1,
+            "dataChange": True,
+            "stats": json.dumps(stats),
+        }
+    }
 
 
 @pytest.mark.parametrize("features", [("deletionVectors",), ()], ids=["vectors", "no vectors"])
@@ -188,10 +205,13 @@ def test_version_without_a_schema_is_left_out_unless_it_is_the_newest(tmp_path):
 
 
 def test_dotted_names_inside_structs_are_distinguished(tmp_path):
-    rows = pa.table({
-        "id.num": [1, 3], "s": pa.array([{"field": 1, "field.one": 2}, {"field": 5, "field.one": 4}]),
-        "s.field": ["x", "y"],
-    })  # fmt: skip
+    rows = pa.table(
+        {
+            "id.num": [1, 3],
+            "s": pa.array([{"field": 1, "field.one": 2}, {"field": 5, "field.one": 4}]),
+            "s.field": ["x", "y"],
+        }
+    )
     deltalake.write_deltalake(tmp_path / "t", rows)
     found = connector(tmp_path / "t")
     schema = found.describe("default", "t").schema
@@ -199,12 +219,19 @@ def test_dotted_names_inside_structs_are_distinguished(tmp_path):
     native = found.capture_snapshot_target_stats("default", "t", 0, ids)
     rows = {row["column_id"]: (row["min"], row["max"]) for part in native.file_columns() for row in part.to_pylist()}
     assert {key: rows[i] for key, i in ids.items() if i in rows} == {
-        '"id.num"': ("1", "3"), "s.field": ("1", "5"), 's."field.one"': ("2", "4"), '"s.field"': ("x", "y"),
-    }  # fmt: skip
+        '"id.num"': ("1", "3"),
+        "s.field": ("1", "5"),
+        's."field.one"': ("2", "4"),
+        '"s.field"': ("x", "y"),
+    }
     (task,) = found.plan_files("default", "t", 0, ids)
     values = {column.column_id: read.to_pylist() for column, read in tasks.read(task, task.columns)}
     assert {key: values[i] for key, i in ids.items() if i in values} == {
-        '"id.num"': [1, 3], "s.field": [1, 5], 's."field.one"': [2, 4], '"s.field"': ["x", "y"]}  # fmt: skip
+        '"id.num"': [1, 3],
+        "s.field": [1, 5],
+        's."field.one"': [2, 4],
+        '"s.field"': ["x", "y"],
+    }
 
 
 @pytest.mark.parametrize("escaped", [False, True])
@@ -213,8 +240,9 @@ def test_characters_beyond_the_basic_plane_are_enclosed(tmp_path, escaped):
     for i, text in enumerate(texts):
         deltalake.write_deltalake(tmp_path / "t", pa.table({"s": [text]}), mode="append")
         log = tmp_path / "t/_delta_log" / f"{i:020}.json"
-        log.write_text("\n".join(json.dumps(json.loads(line), ensure_ascii=escaped)
-                                 for line in log.read_text().splitlines()))  # fmt: skip
+        log.write_text(
+            "\n".join(json.dumps(json.loads(line), ensure_ascii=escaped) for line in log.read_text().splitlines())
+        )
     rows = captured(connector(tmp_path), "t")[1]["s"]
     by_file = {Path(row["file_path"]).name: row for row in rows}
     for action, text in zip(reversed(deltalake.DeltaTable(tmp_path / "t").file_uris()), reversed(texts), strict=True):

@@ -52,7 +52,11 @@ def events(tmp_path):
 def test_versions_are_snapshots(events):
     listing = connector(events.parent).enumerate_snapshots("default", "events")
     assert [(s.snapshot_id, s.ordinal, s.parent_snapshot_id, s.operation) for s in listing.snapshots] == [
-        (0, 0, None, "WRITE"), (1, 1, 0, "WRITE"), (2, 2, 1, "WRITE"), (3, 3, 2, "DELETE")]  # fmt: skip
+        (0, 0, None, "WRITE"),
+        (1, 1, 0, "WRITE"),
+        (2, 2, 1, "WRITE"),
+        (3, 3, 2, "DELETE"),
+    ]
     at_ms = json.loads((events / f"_delta_log/{2:020d}.json").read_text().splitlines()[0])["commitInfo"]["timestamp"]
     assert listing.snapshots[2].committed_at == datetime.fromtimestamp(at_ms / 1000, UTC)
     assert listing.current_snapshot_id == 3
@@ -129,8 +133,10 @@ def test_versions_have_their_own_schema(tmp_path):
     versions = found.enumerate_snapshots("default", "t").snapshots
     assert [len(s.schema.columns) for s in versions] == [1, 2, 2]
     assert versions[1].schema.hash == versions[2].schema.hash != versions[0].schema.hash
-    assert [len(s.schema.columns) for s in found.enumerate_snapshots(
-        "default", "t", known_snapshot_ids=frozenset({0, 1})).snapshots] == [2]  # fmt: skip
+    assert [
+        len(s.schema.columns)
+        for s in found.enumerate_snapshots("default", "t", known_snapshot_ids=frozenset({0, 1})).snapshots
+    ] == [2]
     tasks = {task.columns[1].path: task for task in found.plan_files("default", "t", 2, {"a": 1, "b": 2})}
     assert tasks[None].columns[1].constant.to_pylist() == [None]
     assert tasks[None].columns[1].constant.type == pa.string()
@@ -143,14 +149,23 @@ def test_versions_have_their_own_schema(tmp_path):
 def test_bounds_truncated_in_the_log_are_widened(tmp_path):
     at = datetime(2020, 1, 1, 0, 0, 0, 123457, tzinfo=UTC)
     old = datetime(1960, 1, 1, 0, 0, 0, 123457)
-    table = pa.table({
-        "at": pa.array([at, None], pa.timestamp("us", "UTC")), "old": pa.array([old, old], pa.timestamp("us")),
-        "text": ["x" * 40, "y" * 40], "short": ["a", "b"], "nan": [math.nan, 1.0], "zero": [-0.0, 0.0],
-        "big": [2**63 - 1, -(2**63)], "raw": [b"a", b"b"], "day": [date(2020, 1, 1)] * 2, "flag": [True, False],
-        "money": pa.array([Decimal("-99.99"), Decimal("0.10")], pa.decimal128(5, 2)),
-        "single": pa.array([0.1, 3e9], pa.float32()),
-        "place": [{"x": 1, "why?": None}, None],
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "at": pa.array([at, None], pa.timestamp("us", "UTC")),
+            "old": pa.array([old, old], pa.timestamp("us")),
+            "text": ["x" * 40, "y" * 40],
+            "short": ["a", "b"],
+            "nan": [math.nan, 1.0],
+            "zero": [-0.0, 0.0],
+            "big": [2**63 - 1, -(2**63)],
+            "raw": [b"a", b"b"],
+            "day": [date(2020, 1, 1)] * 2,
+            "flag": [True, False],
+            "money": pa.array([Decimal("-99.99"), Decimal("0.10")], pa.decimal128(5, 2)),
+            "single": pa.array([0.1, 3e9], pa.float32()),
+            "place": [{"x": 1, "why?": None}, None],
+        }
+    )
     deltalake.write_deltalake(tmp_path / "t", table)
     stats, rows = captured(connector(tmp_path), "t")
     assert stats.row_count == 2
@@ -226,8 +241,9 @@ def test_statistics_missing_in_the_log_come_from_footers(tmp_path):
     (footer,) = (file for file in map(pq.read_metadata, path.glob("*.parquet")) if file.num_rows == 3)
     assert {name: {row["row_count"]: row["bytes_scanned"] for row in found} for name, found in rows.items()} == {
         "a": {1: None, 3: footer.row_group(0).column(0).total_compressed_size},
-        "s": {1: None, 3: footer.row_group(0).column(1).total_compressed_size}, "f": {1: None, 3: 0},
-    }  # fmt: skip
+        "s": {1: None, 3: footer.row_group(0).column(1).total_compressed_size},
+        "f": {1: None, 3: 0},
+    }
 
 
 def test_bytes_of_all_columns_are_known_where_footers_are_read(tmp_path):
@@ -263,14 +279,24 @@ def test_missing_file_leaves_only_its_footer_statistics_unknown(tmp_path):
 
 
 def test_partition_columns_are_constants(tmp_path):
-    table = pa.table({"v": [1, 2, 3, 4], "text": ["a b", "50%/x", None, "é"], "day": [date(2020, 1, 1)] * 4,
-                      "n": pa.array([1, 2, 3, None], pa.int32())})  # fmt: skip
+    table = pa.table(
+        {
+            "v": [1, 2, 3, 4],
+            "text": ["a b", "50%/x", None, "é"],
+            "day": [date(2020, 1, 1)] * 4,
+            "n": pa.array([1, 2, 3, None], pa.int32()),
+        }
+    )
     deltalake.write_deltalake(tmp_path / "t", table, partition_by=["text", "day", "n"])
     found = connector(tmp_path)
     stats, rows = captured(found, "t")
     assert found.describe("default", "t").partition_keys == ("text", "day", "n")
     assert {(r["min"], r["max"], r["null_count"]) for r in rows["text"]} == {
-        ("a b", "a b", 0), ("50%/x", "50%/x", 0), (None, None, 1), ("é", "é", 0)}  # fmt: skip
+        ("a b", "a b", 0),
+        ("50%/x", "50%/x", 0),
+        (None, None, 1),
+        ("é", "é", 0),
+    }
     assert all(r["max_is_exact"] for r in rows["day"])
     for row in stats.files.to_pylist():
         assert Path(row["file_path"]).stat().st_size == row["size_bytes"]
@@ -278,7 +304,11 @@ def test_partition_columns_are_constants(tmp_path):
     assert {"text": "50%/x", "day": "2020-01-01", "n": 2} in partitions
     values = scanned(found, "t", 0)
     assert set(zip(values["v"], values["text"], values["n"], strict=True)) == {
-        (1, "a b", 1), (2, "50%/x", 2), (3, None, 3), (4, "é", None)}  # fmt: skip
+        (1, "a b", 1),
+        (2, "50%/x", 2),
+        (3, None, 3),
+        (4, "é", None),
+    }
 
 
 def test_not_null_and_check_constraints_are_described(tmp_path):
@@ -288,7 +318,8 @@ def test_not_null_and_check_constraints_are_described(tmp_path):
     table = connector(tmp_path).describe("default", "t")
     assert [(c.kind, c.name, c.columns, c.clause) for c in table.constraints] == [
         ("CHECK", "id_not_null", ("id",), "id IS NOT NULL"),
-        ("CHECK", "positive", ("amount",), "amount > 0")]  # fmt: skip
+        ("CHECK", "positive", ("amount",), "amount > 0"),
+    ]
     assert table.schema.columns[0].nullable is False
 
 
@@ -323,18 +354,31 @@ def test_tables_of_other_writers_are_read(name):
 
 
 def test_schema_types_are_parsed_and_invalid_schemas_refused():
-    text = json.dumps({"type": "struct", "fields": [
-        {"name": "d", "type": "decimal(10,2)", "nullable": True, "metadata": {}},
-        {"name": "v", "type": "variant", "nullable": False, "metadata": {}},
-        {"name": "n", "type": "timestamp_ntz", "metadata": None},
-        {"name": "s", "type": {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": False}]}},
-        {"name": "a", "type": {"type": "array", "elementType": "string", "containsNull": True}},
-        {"name": "i", "type": "interval day to second"}, {"name": "q", "type": "quaternion"},
-    ]})  # fmt: skip
+    text = json.dumps(
+        {
+            "type": "struct",
+            "fields": [
+                {"name": "d", "type": "decimal(10,2)", "nullable": True, "metadata": {}},
+                {"name": "v", "type": "variant", "nullable": False, "metadata": {}},
+                {"name": "n", "type": "timestamp_ntz", "metadata": None},
+                {"name": "s", "type": {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": False}]}},
+                {"name": "a", "type": {"type": "array", "elementType": "string", "containsNull": True}},
+                {"name": "i", "type": "interval day to second"},
+                {"name": "q", "type": "quaternion"},
+            ],
+        }
+    )
     columns = [(c.column.name, c.column.logical_type, c.column.nullable) for c in parse_schema(text, {}).columns]
-    assert columns == [("d", "DECIMAL(10,2)", True), ("v", "VARIANT", False), ("n", "TIMESTAMP", True),
-                       ("s", "STRUCT", True), ("s.x", "INT", True), ("a", "ARRAY", True), ("i", "INTERVAL", True),
-                       ("q", "VARIANT", True)]  # fmt: skip
+    assert columns == [
+        ("d", "DECIMAL(10,2)", True),
+        ("v", "VARIANT", False),
+        ("n", "TIMESTAMP", True),
+        ("s", "STRUCT", True),
+        ("s.x", "INT", True),
+        ("a", "ARRAY", True),
+        ("i", "INTERVAL", True),
+        ("q", "VARIANT", True),
+    ]
     for wrong in ("{}", "[]", "x", '{"fields": [{}]}'):
         with pytest.raises(ValueError, match=r".+"):
             parse_schema(wrong, {})

@@ -72,4 +72,7 @@ def test_inline_vector_has_no_file_path():
     stored = inline | {"storageType": "p", "pathOrInlineDv": "/dv.bin", "offset": 7}
     found = delete_files(pa.array([inline, None, stored], VECTOR), place, lambda path: open_place(path, {}))
     assert [[tuple(row.values()) for row in rows] for rows in found.to_pylist()] == [
-        [(None, "DELETION_VECTOR", None, 4)], [], [("/dv.bin", "DELETION_VECTOR", 7, 4)]]  # fmt: skip
+        [(None, "DELETION_VECTOR", None, 4)],
+        [],
+        [("/dv.bin", "DELETION_VECTOR", 7, 4)],
+    ]

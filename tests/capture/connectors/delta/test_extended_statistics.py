@@ -23,8 +23,9 @@ def table(tmp_path):
     """A table of two versions; the sketch belongs to the second."""
     path = tmp_path / "t"
     for start in (0, 500):
-        write_deltalake(path, pa.table({"x": [i * 7 + 3 for i in range(start, start + 500)], "s": ["a"] * 500}),
-                        mode="append")  # fmt: skip
+        write_deltalake(
+            path, pa.table({"x": [i * 7 + 3 for i in range(start, start + 500)], "s": ["a"] * 500}), mode="append"
+        )
     return path
 
 
@@ -33,9 +34,10 @@ def analyze(path: Path, **changed: object) -> Path:
     actions = pa.table(DeltaTable(path).get_add_actions())
     newest = max(actions["modification_time"].cast(pa.timestamp("ms")).to_pylist())
     document = {
-        "modelVersion": 4, "alreadyAnalyzedModifiedTimeMax": newest.isoformat(timespec="milliseconds") + "Z",
+        "modelVersion": 4,
+        "alreadyAnalyzedModifiedTimeMax": newest.isoformat(timespec="milliseconds") + "Z",
         "columnStatistics": {"x": {"ndvSummary": THOUSAND}, "s": {"totalSizeInBytes": 1000}},
-    } | changed  # fmt: skip
+    } | changed
     file = path / FILE
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(document))

@@ -57,16 +57,28 @@ def content(path, name: str, version: int):
 def _facts(task):
     gone = None if task.deleted_rows is None else task.deleted_rows.to_pylist()
     columns = [(c.column_id, c.path, c.constant and c.constant.to_pylist()) for c in task.columns]
-    return {"file_path": task.file_path, "rows": task.row_count, "fingerprint": task.fingerprint, "gone": gone,
-            "columns": columns, "size": task.size_bytes}  # fmt: skip
+    return {
+        "file_path": task.file_path,
+        "rows": task.row_count,
+        "fingerprint": task.fingerprint,
+        "gone": gone,
+        "columns": columns,
+        "size": task.size_bytes,
+    }
 
 
 def in_order(rows):
     return sorted(rows, key=lambda row: (row["file_path"], row.get("column_name", "")))
 
 
-WITHOUT_STATISTICS = ("delta-0.8-empty", "delta-0.8.0-null-partition", "delta-0.8.0-partitioned", "simple_table",
-                      "simple_table_with_checkpoint", "table_with_column_mapping")  # fmt: skip
+WITHOUT_STATISTICS = (
+    "delta-0.8-empty",
+    "delta-0.8.0-null-partition",
+    "delta-0.8.0-partitioned",
+    "simple_table",
+    "simple_table_with_checkpoint",
+    "table_with_column_mapping",
+)
 TABLES = sorted(p.name for p in LAKES.glob("*") if (p / "_delta_log").is_dir())
 
 
@@ -172,17 +184,23 @@ def test_partition_values_that_json_or_python_cannot_represent_have_a_text(tmp_p
     write_commit(tmp_path / "t", protocol(), columns, *adds)
     stats = connector(tmp_path).capture_snapshot_target_stats("default", "t", 0, {"v": 1}, frozenset())
     assert [json.loads(text) for text in stats.files["partition_data_json"].to_pylist()] == [
-        {"p": "NaN", "d": "0000-01-01", "b": "YQ=="}, {"p": "-Infinity", "d": "9999-12-31", "b": "Yg=="},
-        {"p": 1.5, "d": "1970-01-01", "b": None}]  # fmt: skip
+        {"p": "NaN", "d": "0000-01-01", "b": "YQ=="},
+        {"p": "-Infinity", "d": "9999-12-31", "b": "Yg=="},
+        {"p": 1.5, "d": "1970-01-01", "b": None},
+    ]
 
 
 def test_a_null_partition_value_is_not_that_of_the_column_which_had_the_name_before(tmp_path):
     """`a` and `b` were renamed to `b` and `c`; the log has their physical names."""
     fields = [
-        {"name": name, "type": "string", "nullable": True,
-         "metadata": {"delta.columnMapping.id": id, "delta.columnMapping.physicalName": physical}}
+        {
+            "name": name,
+            "type": "string",
+            "nullable": True,
+            "metadata": {"delta.columnMapping.id": id, "delta.columnMapping.physicalName": physical},
+        }
         for id, (name, physical) in enumerate((("b", "a"), ("c", "b"), ("v", "v")), 1)
-    ]  # fmt: skip
+    ]
     columns = metadata(json.dumps({"type": "struct", "fields": fields}))
     columns["metaData"] |= {"partitionColumns": ["b", "c"], "configuration": {"delta.columnMapping.mode": "name"}}
     file = add("0.parquet", numRecords=1)
@@ -247,12 +265,17 @@ def test_statistics_of_unknown_form_are_unknown(tmp_path):
     assert [row["tight_bounds"] for row in parsed] == [True, True, None]
 
 
-@pytest.mark.parametrize(("kind", "good", "value", "bad"), [
-    ("DECIMAL(5,2)", "1.5", "1.50", "123456.00"), ("INT", "7", "7", "x"), ("DATE", "2020-01-02", "2020-01-02", "soon"),
-    ("TIMESTAMP", "2020-01-02 03:04:05.123456", "2020-01-02 03:04:05.123456", "soon"),
-    ("TIMESTAMPTZ", "2020-01-02T03:04:05+01:00", "2020-01-02 02:04:05+00:00", "soon"),
-    ("TIMESTAMPTZ", "2020-01-02 03:04:05", "2020-01-02 03:04:05+00:00", "2020-13-01 00:00:00"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "good", "value", "bad"),
+    [
+        ("DECIMAL(5,2)", "1.5", "1.50", "123456.00"),
+        ("INT", "7", "7", "x"),
+        ("DATE", "2020-01-02", "2020-01-02", "soon"),
+        ("TIMESTAMP", "2020-01-02 03:04:05.123456", "2020-01-02 03:04:05.123456", "soon"),
+        ("TIMESTAMPTZ", "2020-01-02T03:04:05+01:00", "2020-01-02 02:04:05+00:00", "soon"),
+        ("TIMESTAMPTZ", "2020-01-02 03:04:05", "2020-01-02 03:04:05+00:00", "2020-13-01 00:00:00"),
+    ],
+)
 def test_texts_become_values_of_their_type(kind, good, value, bad):
     assert str(typed(pa.array([good]), parse(kind))[0].as_py()) == value
     assert typed(pa.array([good, bad, None]), parse(kind)).is_null().to_pylist() == [False, True, True]

@@ -20,12 +20,17 @@ TOKEN = "correct-horse-battery-staple"
 def catalog(tmp_path):
     """A Unity Catalog of two Delta tables and one CSV table, in a thread; its schemas have two pages."""
     deltalake.write_deltalake(tmp_path / "store/orders", pa.table({"id": [1, 2, 3]}))
-    tables = [{"name": "orders", "data_source_format": "DELTA", "table_id": "t-1",
-               "storage_location": f"file://{tmp_path}/store/orders",
-               "table_constraints": [{"primary_key_constraint": {"name": "pk", "child_columns": ["id"]}}]},
-              {"name": "notes", "data_source_format": "CSV", "table_id": "t-2", "storage_location": "s3://b/notes"},
-              {"name": "far", "data_source_format": "DELTA", "table_id": "t-3", "storage_location": "s3://b/far"},
-              ]  # fmt: skip
+    tables = [
+        {
+            "name": "orders",
+            "data_source_format": "DELTA",
+            "table_id": "t-1",
+            "storage_location": f"file://{tmp_path}/store/orders",
+            "table_constraints": [{"primary_key_constraint": {"name": "pk", "child_columns": ["id"]}}],
+        },
+        {"name": "notes", "data_source_format": "CSV", "table_id": "t-2", "storage_location": "s3://b/notes"},
+        {"name": "far", "data_source_format": "DELTA", "table_id": "t-3", "storage_location": "s3://b/far"},
+    ]
     requests = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -72,19 +72,23 @@ def live(connector, snapshot=None, namespace="default", name="t") -> list[dict]:
     return found
 
 
-NESTED = Schema(
-    NestedField(1, "id", LongType()), NestedField(2, "s", StructType(NestedField(3, "x", LongType())))
-)  # fmt: skip
+NESTED = Schema(NestedField(1, "id", LongType()), NestedField(2, "s", StructType(NestedField(3, "x", LongType()))))
 
 
 def with_foreign_statistics(document: dict) -> dict:
     blob = {"snapshot-id": 1, "sequence-number": 1, "fields": [1], "properties": {}}
-    document["statistics"] = [{
-        "snapshot-id": document["current-snapshot-id"], "statistics-path": "/gone.stats", "file-size-in-bytes": 9,
-        "file-footer-size-in-bytes": 9,
-        "blob-metadata": [blob | {"type": "presto-sum-data-size-bytes-v1"},
-                          blob | {"type": "apache-datasketches-theta-v1"}],
-    }]  # fmt: skip
+    document["statistics"] = [
+        {
+            "snapshot-id": document["current-snapshot-id"],
+            "statistics-path": "/gone.stats",
+            "file-size-in-bytes": 9,
+            "file-footer-size-in-bytes": 9,
+            "blob-metadata": [
+                blob | {"type": "presto-sum-data-size-bytes-v1"},
+                blob | {"type": "apache-datasketches-theta-v1"},
+            ],
+        }
+    ]
     return document
 
 

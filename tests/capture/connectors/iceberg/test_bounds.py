@@ -37,24 +37,38 @@ from tests.capture.connectors.iceberg.lake import NESTED, directory, file_column
 
 def test_bounds_of_each_type_and_their_exactness(tmp_path):
     schema = Schema(
-        NestedField(1, "flag", BooleanType()), NestedField(2, "n", IntegerType()), NestedField(3, "x", DoubleType()),
-        NestedField(4, "d", DateType()), NestedField(5, "t", TimestampType()), NestedField(6, "m", DecimalType(10, 2)),
-        NestedField(7, "short", StringType()), NestedField(8, "long", StringType()), NestedField(9, "b", BinaryType()),
-        NestedField(10, "u", UUIDType()), NestedField(11, "none", StringType()),
-    )  # fmt: skip
-    data = pa.table({
-        "flag": [True, False, None], "n": pa.array([-5, 7, None], pa.int32()), "x": [-0.0, math.nan, 1e7],
-        "d": [date(1969, 12, 31), date(2024, 2, 29), None],
-        "t": pa.array([datetime(2024, 1, 1, 0, 0, 0, 120000), None, None], pa.timestamp("us")),
-        "m": pa.array([Decimal("1.50"), Decimal("-2.25"), None], pa.decimal128(10, 2)), "short": ["é", "", None],
-        "long": ["é" * 20, "a" * 16, None], "b": [b"\x00\xff", b"\x01", None],
-        "u": pa.array([bytes(16), bytes([255] * 16), None], pa.binary(16)).cast(pa.uuid()),
-        "none": pa.array([None] * 3, pa.string()),
-    })  # fmt: skip
+        NestedField(1, "flag", BooleanType()),
+        NestedField(2, "n", IntegerType()),
+        NestedField(3, "x", DoubleType()),
+        NestedField(4, "d", DateType()),
+        NestedField(5, "t", TimestampType()),
+        NestedField(6, "m", DecimalType(10, 2)),
+        NestedField(7, "short", StringType()),
+        NestedField(8, "long", StringType()),
+        NestedField(9, "b", BinaryType()),
+        NestedField(10, "u", UUIDType()),
+        NestedField(11, "none", StringType()),
+    )
+    data = pa.table(
+        {
+            "flag": [True, False, None],
+            "n": pa.array([-5, 7, None], pa.int32()),
+            "x": [-0.0, math.nan, 1e7],
+            "d": [date(1969, 12, 31), date(2024, 2, 29), None],
+            "t": pa.array([datetime(2024, 1, 1, 0, 0, 0, 120000), None, None], pa.timestamp("us")),
+            "m": pa.array([Decimal("1.50"), Decimal("-2.25"), None], pa.decimal128(10, 2)),
+            "short": ["é", "", None],
+            "long": ["é" * 20, "a" * 16, None],
+            "b": [b"\x00\xff", b"\x01", None],
+            "u": pa.array([bytes(16), bytes([255] * 16), None], pa.binary(16)).cast(pa.uuid()),
+            "none": pa.array([None] * 3, pa.string()),
+        }
+    )
     table = built.simple_table(tmp_path, schema, data)
     found = file_columns(stats(directory(home(table))))
-    bounds = {c: (r["min"], r["min_is_exact"], r["max"], r["max_is_exact"], r["null_count"])
-            for (_, c), r in found.items()}  # fmt: skip
+    bounds = {
+        c: (r["min"], r["min_is_exact"], r["max"], r["max_is_exact"], r["null_count"]) for (_, c), r in found.items()
+    }
     zeros, ones = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
     assert bounds["flag"] == ("false", True, "true", True, 1)
     assert bounds["n"] == ("-5", True, "7", True, 1)
@@ -81,8 +95,10 @@ def test_a_promoted_column_beside_others_of_its_type(tmp_path):
         change.update_column("was_int", LongType())
     table.append(pa.table({"was_int": [1 << 40], "n": [2]}))
     found = file_columns(stats(directory(home(table)))).items()
-    bounds = {c: {(r["min"], r["min_is_exact"], r["max"], r["max_is_exact"]) for (_, of), r in found if of == c}
-              for c in ("was_int", "n")}  # fmt: skip
+    bounds = {
+        c: {(r["min"], r["min_is_exact"], r["max"], r["max_is_exact"]) for (_, of), r in found if of == c}
+        for c in ("was_int", "n")
+    }
     most = str(1 << 40)
     assert bounds["was_int"] == {("-5", True, "7", True), (most, True, most, True)}
     assert bounds["n"] == {("2", True, "2", True), (most, True, most, True)}
@@ -102,17 +118,24 @@ def test_metrics_missing_in_manifests_come_from_footers(tmp_path):
         for (_, name), row in file_columns(stats(connector)).items()
     }
     assert metrics == {
-        ("id", "1", "3", 0, True), ("id", "4", "4", 0, True), ("later", "z", "z", 0, True),
-        ("later", None, None, 3, None), ("s.x", "5", "1099511627776", 1, True), ("s.x", "9", "9", 0, True),
-    }  # fmt: skip
+        ("id", "1", "3", 0, True),
+        ("id", "4", "4", 0, True),
+        ("later", "z", "z", 0, True),
+        ("later", None, None, 3, None),
+        ("s.x", "5", "1099511627776", 1, True),
+        ("s.x", "9", "9", 0, True),
+    }
     sizes = {
         (name, row["row_count"]): row["bytes_scanned"] for (_, name), row in file_columns(stats(connector)).items()
     }
     assert sizes.pop(("later", 3)) == 0 and all(size > 0 for size in sizes.values())
     first = next(path for path, _ in built.data_paths(table) if len(read_parquet(path)) == 3)
     built.commit_deletes(table, built.position_deletes(table, [(first, 0)]))
-    cut = [row for (_, name), row in file_columns(stats(directory(home(table)))).items()
-           if name == "s.x" and row["row_count"] == 2]  # fmt: skip
+    cut = [
+        row
+        for (_, name), row in file_columns(stats(directory(home(table)))).items()
+        if name == "s.x" and row["row_count"] == 2
+    ]
     assert [(row["min"], row["null_count"], row["min_is_exact"]) for row in cut] == [("5", None, False)]
     Path(first.removeprefix("file://")).write_bytes(b"broken")
     lost = {name for (_, name), row in file_columns(stats(directory(home(table)))).items() if row["null_count"] is None}
@@ -173,12 +196,17 @@ def test_partition_values_replace_columns_missing_in_files(tmp_path):
     assert file["partition_data_json"] == '{"day": "2024-01-05"}'
 
 
-@pytest.mark.parametrize(("counts", "expected"), [
-    ({"value_counts": {3: 2}, "null_value_counts": {3: 0}}, 2),
-    ({"value_counts": {3: 3}, "null_value_counts": {3: 1}}, 2),
-    ({"value_counts": {3: 4}, "null_value_counts": {3: 2}}, 2), ({"null_value_counts": {3: 2}}, 2),
-    ({"value_counts": {3: 2}}, None), ({"value_counts": {1: 3, 3: 2}, "null_value_counts": {1: 1, 3: 0}}, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({"value_counts": {3: 2}, "null_value_counts": {3: 0}}, 2),
+        ({"value_counts": {3: 3}, "null_value_counts": {3: 1}}, 2),
+        ({"value_counts": {3: 4}, "null_value_counts": {3: 2}}, 2),
+        ({"null_value_counts": {3: 2}}, 2),
+        ({"value_counts": {3: 2}}, None),
+        ({"value_counts": {1: 3, 3: 2}, "null_value_counts": {1: 1, 3: 0}}, 2),
+    ],
+)
 def test_rows_of_null_structs_that_counts_leave_out_are_null(tmp_path, counts, expected):
     """Iceberg's Java library counts floats as it writes them, and writes nothing within a null struct."""
     import pyarrow.parquet as pq
@@ -191,9 +219,14 @@ def test_rows_of_null_structs_that_counts_leave_out_are_null(tmp_path, counts, e
     path = tmp_path / "data.parquet"
     pq.write_table(data, path, write_statistics=False)
     file = DataFile.from_args(
-        content=DataFileContent.DATA, file_path=f"file://{path}", file_format=FileFormat.PARQUET, partition=Record(),
-        record_count=4, file_size_in_bytes=path.stat().st_size, **counts,
-    )  # fmt: skip
+        content=DataFileContent.DATA,
+        file_path=f"file://{path}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=4,
+        file_size_in_bytes=path.stat().st_size,
+        **counts,
+    )
     file.spec_id = 0
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
         update.append_data_file(file)
@@ -205,10 +238,12 @@ def test_rows_of_null_structs_that_counts_leave_out_are_null(tmp_path, counts, e
 def test_partition_values_in_nanoseconds(tmp_path):
     """Written as whole numbers, since pyiceberg writes no such columns, and named timestamp_ns afterwards."""
     table = built.simple_table(
-        tmp_path, Schema(NestedField(1, "at", LongType()), NestedField(2, "n", LongType())), name="db.t",
+        tmp_path,
+        Schema(NestedField(1, "at", LongType()), NestedField(2, "n", LongType())),
+        name="db.t",
         properties={"write.metadata.metrics.default": "none"},
         partition_spec=PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "at")),
-    )  # fmt: skip
+    )
     whole, beyond = (int(datetime(2026, 3, 5, tzinfo=UTC).timestamp()) * 10**9 + rest for rest in (1000, 1))
     table.append(pa.table({"at": [whole, whole, beyond], "n": [1, 2, 3]}))
     document = json.loads(built.latest(home(table) / "metadata").read_text())
@@ -222,7 +257,8 @@ def test_partition_values_in_nanoseconds(tmp_path):
     day = "2026-03-05T00:00:00.00000"
     columns = [row for (_, name), row in file_columns(found).items() if name == "at"]
     assert sorted((str(row["min"]), str(row["max"]), row["row_count"]) for row in columns) == [
-        (f"{day}1", f"{day}1", 2), ("None", "None", 1)
-    ]  # fmt: skip
+        (f"{day}1", f"{day}1", 2),
+        ("None", "None", 1),
+    ]
     texts = {json.loads(row["partition_data_json"])["at"] for row in found.files.to_pylist()}
     assert texts == {f"{day}1", "2026-03-05T00:00:00"}

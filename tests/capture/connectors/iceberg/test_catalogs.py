@@ -67,7 +67,7 @@ def rest(tmp_path, table):
         "/v1/namespaces?parent=db": {"namespaces": []},
         "/v1/namespaces/db/tables": {"identifiers": [{"namespace": ["db"], "name": "t"}]},
         "/v1/namespaces/db/tables/t": {"metadata-location": table.metadata_location, "metadata": document},
-    }  # fmt: skip
+    }
     seen = []
 
     class Answer(BaseHTTPRequestHandler):
@@ -118,11 +118,13 @@ BASIC = {"type": "basic", "basic": {"username": "ann", "password": "pass-w0rd"}}
         ({"auth": '{"type": "noop"}'}, None),
         ({"auth.type": "noop"}, None),
         ({"auth": json.dumps(BASIC)}, "Basic YW5uOnBhc3MtdzByZA=="),
-        ({"auth.type": "basic", "auth.basic.username": "ann", "auth.basic.password": "pass-w0rd"},
-         "Basic YW5uOnBhc3MtdzByZA=="),
+        (
+            {"auth.type": "basic", "auth.basic.username": "ann", "auth.basic.password": "pass-w0rd"},
+            "Basic YW5uOnBhc3MtdzByZA==",
+        ),
         ({"header.authorization": "Custom x"}, "Custom x"),
     ],
-)  # fmt: skip
+)
 def test_requests_to_a_rest_catalog_have_the_configured_credentials(rest, options, header):
     uri, seen = rest
     connector = IcebergConnector(ConnectorConfig("c", "iceberg", uri, options))

@@ -20,9 +20,11 @@ def column(field_id: int, type: Any, required: bool = False, strings: bool = Fal
     """The struct of a column in `content_stats`."""
     base = 10_000 + 200 * field_id
     fields = [
-        NestedField(base + 1, "lower_bound", type), NestedField(base + 2, "upper_bound", type),
-        NestedField(base + 3, "tight_bounds", BooleanType()), NestedField(base + 4, "value_count", LongType()),
-    ]  # fmt: skip
+        NestedField(base + 1, "lower_bound", type),
+        NestedField(base + 2, "upper_bound", type),
+        NestedField(base + 3, "tight_bounds", BooleanType()),
+        NestedField(base + 4, "value_count", LongType()),
+    ]
     if not required:
         fields.append(NestedField(base + 5, "null_value_count", LongType()))
     if strings:
@@ -42,8 +44,9 @@ def rewritten(path: str, stats_of: StructType, values: dict[int, list[Any]]) -> 
     typed = StructType(*(file.fields[i] for i in kept), NestedField(146, "content_stats", stats_of))
     fields = list(schema.fields)
     fields[at] = fields[at].model_copy(update={"field_type": typed})
-    whole = Record(*(None if (given := values.get(item.field_id)) is None else Record(*given)
-                     for item in stats_of.fields))  # fmt: skip
+    whole = Record(
+        *(None if (given := values.get(item.field_id)) is None else Record(*given) for item in stats_of.fields)
+    )
     for entry in entries:
         entry[at] = Record(*(entry[at][i] for i in kept), whole)
     with AvroOutputFile[Any](io.new_output(path), Schema(*fields), "manifest_entry", metadata=metadata) as writer:
@@ -53,9 +56,14 @@ def rewritten(path: str, stats_of: StructType, values: dict[int, list[Any]]) -> 
 def test_typed_metrics_are_read(tmp_path):
     table = built.simple_table(tmp_path, ROWS, rows(0, 50))
     (manifest,) = table.current_snapshot().manifests(table.io)
-    rewritten(manifest.manifest_path, StructType(
-        column(1, LongType(), required=True), column(2, StringType(), strings=True),
-    ), {10_200: [-7, 99, False, 50], 10_400: ["a", "zz", True, 50, 10, 4]})  # fmt: skip
+    rewritten(
+        manifest.manifest_path,
+        StructType(
+            column(1, LongType(), required=True),
+            column(2, StringType(), strings=True),
+        ),
+        {10_200: [-7, 99, False, 50], 10_400: ["a", "zz", True, 50, 10, 4]},
+    )
     found = {name: row for (_, name), row in file_columns(stats(directory(home(table)))).items()}
     of_id, of_name, of_score = (found[name] for name in ("id", "name", "score"))
     assert (of_id["min"], of_id["max"], of_id["null_count"], of_id["min_is_exact"]) == ("-7", "99", 0, False)

@@ -188,8 +188,9 @@ def test_deletes_apply_within_their_partition(tmp_path):
     assert {json.loads(file["partition_data_json"])["part"] for file in files} == {"a", "b"}
     kinds = {
         json.loads(file["partition_data_json"])["part"]: [d["file_content"] for d in file["delete_files"]]
-        for file in files if file["file_content"] == "DATA"
-    }  # fmt: skip
+        for file in files
+        if file["file_content"] == "DATA"
+    }
     assert kinds == {"a": ["EQUALITY_DELETES"], "b": ["POSITION_DELETES"]}
 
 
@@ -277,8 +278,11 @@ def test_second_capture_opens_no_manifest_no_deletes_and_no_data(table, monkeypa
 def test_matching_treats_null_and_nan_as_values():
     keys = [pa.array([1.0, math.nan, None, 2.0]), pa.array(["a", "b", "c", None])]
     assert matching(keys, [pa.array([math.nan, None, 2.0, 1.0]), pa.array(["b", "c", None, "z"])]).tolist() == [
-        False, True, True, True,
-    ]  # fmt: skip
+        False,
+        True,
+        True,
+        True,
+    ]
     signed = pa.array([0.0, -0.0, 1.0])
     assert matching([signed], [pa.array([-0.0])]).tolist() == [False, True, False]
     assert matching([signed], [pa.array([0.0])]).tolist() == [True, False, False]
@@ -330,9 +334,13 @@ def by_number(root: Path, *values: float):
             path, written = root / f"{value}.parquet", pa.table({"id": [1, 2, 3]}, schema.select("id").as_arrow())
             pq.write_table(written, path, write_statistics=False)
             file = DataFile.from_args(
-                content=DataFileContent.DATA, file_path=f"file://{path}", file_format=FileFormat.PARQUET,
-                partition=Record(value), record_count=3, file_size_in_bytes=path.stat().st_size,
-            )  # fmt: skip
+                content=DataFileContent.DATA,
+                file_path=f"file://{path}",
+                file_format=FileFormat.PARQUET,
+                partition=Record(value),
+                record_count=3,
+                file_size_in_bytes=path.stat().st_size,
+            )
             file.spec_id = table.spec().spec_id
             update.append_data_file(file)
     return table

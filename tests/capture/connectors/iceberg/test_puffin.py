@@ -40,10 +40,21 @@ def test_compressed_blobs_of_other_writers_are_read(codec):
     with pa.CompressedOutputStream(sink, codec) as out:
         out.write(b"theta" * 100)
     packed = sink.getvalue().to_pybytes()
-    payload = json.dumps({"blobs": [{
-        "type": THETA, "fields": [4], "snapshot-id": 1, "sequence-number": 1, "offset": 4, "length": len(packed),
-        "compression-codec": codec,
-    }]}).encode()  # fmt: skip
+    payload = json.dumps(
+        {
+            "blobs": [
+                {
+                    "type": THETA,
+                    "fields": [4],
+                    "snapshot-id": 1,
+                    "sequence-number": 1,
+                    "offset": 4,
+                    "length": len(packed),
+                    "compression-codec": codec,
+                }
+            ]
+        }
+    ).encode()
     content = b"PFA1" + packed + b"PFA1" + payload + struct.pack("<i", len(payload)) + bytes(4) + b"PFA1"
     (blob,) = puffin.read(io.BytesIO(content))
     assert (blob.data, blob.fields, blob.properties) == (b"theta" * 100, (4,), {})

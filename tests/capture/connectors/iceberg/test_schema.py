@@ -37,14 +37,19 @@ def test_describe_returns_types_leaves_constraints_and_partition_keys(tmp_path):
     schema = Schema(
         NestedField(1, "id", LongType(), required=True),
         NestedField(2, "at", TimestamptzType()),
-        NestedField(3, "place", StructType(
-            NestedField(4, "lat", FloatType(), required=True),
-            NestedField(5, "inner", StructType(NestedField(6, "word", StringType()))),
-        ), required=False),
+        NestedField(
+            3,
+            "place",
+            StructType(
+                NestedField(4, "lat", FloatType(), required=True),
+                NestedField(5, "inner", StructType(NestedField(6, "word", StringType()))),
+            ),
+            required=False,
+        ),
         NestedField(7, "tags", ListType(8, StringType())),
         NestedField(9, "money", DecimalType(9, 2)),
         identifier_field_ids=[1],
-    )  # fmt: skip
+    )
     spec = PartitionSpec(
         PartitionField(1, 1000, IdentityTransform(), "id"), PartitionField(2, 1001, DayTransform(), "at_day")
     )
@@ -52,13 +57,19 @@ def test_describe_returns_types_leaves_constraints_and_partition_keys(tmp_path):
     connector = directory(home(table))
     described = connector.describe("default", "t")
     assert [(c.name, c.logical_type, c.nullable) for c in described.schema.columns] == [
-        ("id", "INT", False), ("at", "TIMESTAMPTZ", True), ("place", "STRUCT", True), ("place.lat", "FLOAT", True),
-        ("place.inner", "STRUCT", True), ("place.inner.word", "STRING", True), ("tags", "ARRAY", True),
+        ("id", "INT", False),
+        ("at", "TIMESTAMPTZ", True),
+        ("place", "STRUCT", True),
+        ("place.lat", "FLOAT", True),
+        ("place.inner", "STRUCT", True),
+        ("place.inner.word", "STRING", True),
+        ("tags", "ARRAY", True),
         ("money", "DECIMAL(9,2)", True),
-    ]  # fmt: skip
+    ]
     assert [(c.kind, c.columns, c.clause) for c in described.constraints] == [
-        ("PRIMARY KEY", ("id",), None), ("CHECK", ("id",), "id IS NOT NULL"),
-    ]  # fmt: skip
+        ("PRIMARY KEY", ("id",), None),
+        ("CHECK", ("id",), "id IS NOT NULL"),
+    ]
     assert described.partition_keys == ("id", "day(at)")
     assert described.properties["owner"] == "me"
     assert described.table_id == str(table.metadata.table_uuid)
@@ -105,9 +116,15 @@ def with_defaults(table, required: bool = False) -> IcebergConnector:
     )
     for field_id, name, default in ((11, "whole", {"initial-default": {}, "write-default": {}}), (13, "empty", {})):
         leaf = {"id": field_id + 1, "name": "z.z", "type": "string", "required": False, "initial-default": "q"}
-        schema["fields"].append({
-            "id": field_id, "name": name, "required": False, "type": {"type": "struct", "fields": [leaf]}, **default,
-        })  # fmt: skip
+        schema["fields"].append(
+            {
+                "id": field_id,
+                "name": name,
+                "required": False,
+                "type": {"type": "struct", "fields": [leaf]},
+                **default,
+            }
+        )
     built.write_metadata(folder, document)
     return directory(home(table))
 
@@ -182,10 +199,15 @@ def test_files_without_field_ids_are_read_by_the_name_mapping(tmp_path):
     assert second == {"number": 2, "s.y": None, "b": "v", "later": None}
 
 
-@pytest.mark.parametrize(("type", "transform", "value", "expected"), [
-    (BinaryType(), TruncateTransform(2), b"", ""), (BinaryType(), TruncateTransform(2), b"\xff\x00", "/wA="),
-    (StringType(), TruncateTransform(2), "", ""), (StringType(), IdentityTransform(), None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("type", "transform", "value", "expected"),
+    [
+        (BinaryType(), TruncateTransform(2), b"", ""),
+        (BinaryType(), TruncateTransform(2), b"\xff\x00", "/wA="),
+        (StringType(), TruncateTransform(2), "", ""),
+        (StringType(), IdentityTransform(), None, None),
+    ],
+)
 def test_partition_values_are_canonical_texts(type, transform, value, expected):
     spec = PartitionSpec(PartitionField(1, 1000, transform, "part"))
     found = partition_json(spec, Schema(NestedField(1, "source", type)), (value,))

@@ -43,8 +43,9 @@ def test_ndv_of_a_snapshot_comes_from_its_sketches(table):
     built.publish_thetas(connector, "db", "t", snapshot, [(2, sketch(90_000), 90_000), (3, b"not a sketch", 121)])
     native = stats(connector, namespace="db")
     assert {(id, role, data, params["ndv"]) for id, role, _, data, params in native.sketches} == {
-        (1, "NDV", sketch(150), "150"), (2, "NDV", sketch(90_000), "90000"),
-    }  # fmt: skip
+        (1, "NDV", sketch(150), "150"),
+        (2, "NDV", sketch(90_000), "90000"),
+    }
     id, name, score = native.columns.to_pylist()
     assert (id["ndv"], id["ndv_exact"], id["ndv_lower"], id["ndv_upper"]) == (150, True, 150, 150)
     assert name["ndv_lower"] < name["ndv"] < name["ndv_upper"] and name["ndv"] == pytest.approx(90_000, rel=0.05)

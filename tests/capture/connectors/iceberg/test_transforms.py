@@ -66,8 +66,12 @@ def test_times_before_1970_may_have_been_rounded_up():
 
 @pytest.mark.parametrize(
     ("transform", "value", "type"),
-    [(BucketTransform(4), 1, "INT"), (DayTransform(), 10**9, "DATE"), (DayTransform(), 1, "INT"),
-     (YearTransform(), "x", "DATE")],
-)  # fmt: skip
+    [
+        (BucketTransform(4), 1, "INT"),
+        (DayTransform(), 10**9, "DATE"),
+        (DayTransform(), 1, "INT"),
+        (YearTransform(), "x", "DATE"),
+    ],
+)
 def test_other_transforms_have_no_range(transform, value, type):
     assert span(transform, value, parse(type)) is None

@@ -24,10 +24,13 @@ IDS = {"id": 1, "x": 2, "label": 3}
 
 def rows(start: int, stop: int) -> pa.Table:
     ids = range(start, stop)
-    return pa.table({
-        "id": pa.array(ids, pa.int64()), "x": [i / 2 for i in ids],
-        "label": [None if i % 4 == 0 else f"p{i % 10}" for i in ids],
-    })  # fmt: skip
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "x": [i / 2 for i in ids],
+            "label": [None if i % 4 == 0 else f"p{i % 10}" for i in ids],
+        }
+    )
 
 
 @pytest.fixture
@@ -84,7 +87,9 @@ def test_cleaned_up_version_is_not_found(path):
         stats(connector, 1)
 
 
-@pytest.mark.parametrize(("version", "count", "files", "deletes"), [(1, 100, 1, False), (2, 150, 2, False), (3, 120, 2, True)])  # fmt: skip  # noqa: E501
+@pytest.mark.parametrize(
+    ("version", "count", "files", "deletes"), [(1, 100, 1, False), (2, 150, 2, False), (3, 120, 2, True)]
+)
 def test_live_rows_and_files_of_each_version(path, version, count, files, deletes):
     connector = connect(path.parent)
     native = stats(connector, version)
@@ -128,18 +133,27 @@ def test_added_columns_are_in_files_of_their_own(path):
 
 
 def test_structs_have_leaves_with_logical_types(tmp_path):
-    table = pa.table({
-        "s": pa.array([{"a": 1, "b": {"c": "x"}}]), "l": [[1]], "d": pa.array([1], pa.decimal128(9, 2)),
-        "t": pa.array([0], pa.timestamp("us", "UTC")),
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "s": pa.array([{"a": 1, "b": {"c": "x"}}]),
+            "l": [[1]],
+            "d": pa.array([1], pa.decimal128(9, 2)),
+            "t": pa.array([0], pa.timestamp("us", "UTC")),
+        }
+    )
     lance.write_dataset(table, tmp_path / "nest.lance")
     connector = connect(tmp_path)
     assert connector.list_tables("default") == ["nest"]
     columns = connector.describe("default", "nest").schema.columns
     assert [(c.name, c.logical_type) for c in columns] == [
-        ("s", "STRUCT"), ("s.a", "INT"), ("s.b", "STRUCT"), ("s.b.c", "STRING"), ("l", "ARRAY"), ("d", "DECIMAL(9,2)"),
+        ("s", "STRUCT"),
+        ("s.a", "INT"),
+        ("s.b", "STRUCT"),
+        ("s.b.c", "STRING"),
+        ("l", "ARRAY"),
+        ("d", "DECIMAL(9,2)"),
         ("t", "TIMESTAMPTZ"),
-    ]  # fmt: skip
+    ]
     (task,) = connector.plan_files("default", "nest", 1, {"s.a": 1, "s.b.c": 2, "d": 3, "t": 4})
     assert {column.name: values.to_pylist()[0] for column, values in read(task, task.columns)}["s.b.c"] == "x"
 
@@ -195,7 +209,9 @@ def test_zone_map_of_rows_that_are_all_gone_says_nothing_of_later_ones(tmp_path)
 ODD = {
     "ns": (pa.array([1_001, 5_001], pa.timestamp("ns")), "1970-01-01T00:00:00.000001", "1970-01-01T00:00:00.000006"),
     "zoned": (
-        pa.array([-1, 1_000], pa.timestamp("ns", "UTC")), "1969-12-31T23:59:59.999999Z", "1970-01-01T00:00:00.000001Z",
+        pa.array([-1, 1_000], pa.timestamp("ns", "UTC")),
+        "1969-12-31T23:59:59.999999Z",
+        "1970-01-01T00:00:00.000001Z",
     ),
     "time": (pa.array([1_001, 5_000], pa.time64("ns")), "00:00:00.000001", "00:00:00.000005"),
     "big": (pa.array([1, 2**64 - 1], pa.uint64()), "1", None),
@@ -203,7 +219,7 @@ ODD = {
     "long ago": (pa.array([-(2**62), 5], pa.timestamp("s")), None, "1970-01-01T00:00:05"),
     "day": (pa.array([86_400_000, None], pa.date64()), "1970-01-02", "1970-01-02"),
     "wide": (pa.array([1, -2], pa.decimal256(50, 2)), "-2", "1"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -233,11 +249,21 @@ def analyze(path, **changes: str) -> int:
     """Writes the statistics of lance-spark's ANALYZE, as one config update."""
     dataset = lance.dataset(path)
     written = {
-        "version": "1", "computedAtVersion": str(dataset.version + 1), "numRows": str(dataset.count_rows()),
-        "schemaHash": schema_hash(dataset.schema) or "", "column.id.version": "2", "column.id.distinctCount": "118",
-        "column.id.min": "30", "column.id.max": "149", "column.id.nullCount": "0", "column.id.avgLen": "8",
-        "column.id.maxLen": "8", "column.label.version": "2", "column.label.nullCount": "30", "column.x.version": "3",
-    }  # fmt: skip
+        "version": "1",
+        "computedAtVersion": str(dataset.version + 1),
+        "numRows": str(dataset.count_rows()),
+        "schemaHash": schema_hash(dataset.schema) or "",
+        "column.id.version": "2",
+        "column.id.distinctCount": "118",
+        "column.id.min": "30",
+        "column.id.max": "149",
+        "column.id.nullCount": "0",
+        "column.id.avgLen": "8",
+        "column.id.maxLen": "8",
+        "column.label.version": "2",
+        "column.label.nullCount": "30",
+        "column.x.version": "3",
+    }
     dataset.update_config({f"lance.stats.{name}": value for name, value in (written | changes).items()})
     return dataset.version
 
@@ -248,10 +274,20 @@ def test_analyzed_statistics_are_read_back(path):
     assert set(by_name) == {"id", "label"}  # x has a newer format version
     given = {name: value for name, value in by_name["id"].items() if value is not None}
     assert given == {
-        "column_id": 1, "column_name": "id", "logical_type": "INT", "row_count": 120, "null_count": 0, "ndv": 118.0,
-        "ndv_exact": False, "min": "30", "max": "149", "min_is_exact": True, "max_is_exact": True,
-        "avg_width_bytes": 8.0, "max_width_bytes": 8,
-    }  # fmt: skip
+        "column_id": 1,
+        "column_name": "id",
+        "logical_type": "INT",
+        "row_count": 120,
+        "null_count": 0,
+        "ndv": 118.0,
+        "ndv_exact": False,
+        "min": "30",
+        "max": "149",
+        "min_is_exact": True,
+        "max_is_exact": True,
+        "avg_width_bytes": 8.0,
+        "max_width_bytes": 8,
+    }
     assert by_name["label"]["null_count"] == 30 and by_name["label"]["ndv"] is None
     assert not any(name.startswith("lance.stats") for name in connect(path).describe("default", "points").properties)
 
@@ -310,14 +346,20 @@ def test_malformed_values_of_analyze_are_unknown(path):
     )
 
 
-@pytest.mark.parametrize(("name", "low", "high", "expected"), [
-    ("x", "0.5", "NaN", ("0.5", None)), ("x", "NaN", "NaN", (None, None)), ("id", "149", "30", (None, None)),
-    ("id", "30", "149", ("30", "149")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "low", "high", "expected"),
+    [
+        ("x", "0.5", "NaN", ("0.5", None)),
+        ("x", "NaN", "NaN", (None, None)),
+        ("id", "149", "30", (None, None)),
+        ("id", "30", "149", ("30", "149")),
+    ],
+)
 def test_impossible_bounds_of_analyze_are_unknown(path, name, low, high, expected):
     """Spark orders NaN above every number; a minimum above the maximum would refuse the whole capture."""
-    version = analyze(path, **{f"column.{name}.{key}": text
-                               for key, text in (("version", "2"), ("min", low), ("max", high))})  # fmt: skip
+    version = analyze(
+        path, **{f"column.{name}.{key}": text for key, text in (("version", "2"), ("min", low), ("max", high))}
+    )
     (row,) = stats(connect(path), version, frozenset({name})).columns.to_pylist()
     assert (row["min"], row["max"]) == expected
 

@@ -16,15 +16,22 @@ from tests.capture.connectors.paimon.warehouse import analyze, atomic, commit_as
 pytestmark = pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # of the library's writer
 
 JAVA = {
-    "snapshotId": 2, "schemaId": 0, "mergedRecordCount": 150, "mergedRecordSize": 4000, "news": {"of": "later"},
-    "colStats": {"id": {"colId": 0, "distinctCount": 149, "min": "0", "max": "149", "nullCount": 0, "avgLen": 8,
-                        "maxLen": 8},
-                 "label": {"colId": 1, "distinctCount": 120, "min": None, "max": None, "nullCount": 30, "avgLen": 4}},
-}  # fmt: skip
+    "snapshotId": 2,
+    "schemaId": 0,
+    "mergedRecordCount": 150,
+    "mergedRecordSize": 4000,
+    "news": {"of": "later"},
+    "colStats": {
+        "id": {"colId": 0, "distinctCount": 149, "min": "0", "max": "149", "nullCount": 0, "avgLen": 8, "maxLen": 8},
+        "label": {"colId": 1, "distinctCount": 120, "min": None, "max": None, "nullCount": 30, "avgLen": 4},
+    },
+}
 PIP = {
-    "snapshotId": "2", "mergedRecordCount": 150, "mergedRecordSize": 4000,
+    "snapshotId": "2",
+    "mergedRecordCount": 150,
+    "mergedRecordSize": 4000,
     "colStats": {"id": {"distinctCount": 149, "min": "0", "max": "149", "nullCount": 0, "avgLen": 8, "maxLen": 8}},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("form", [JAVA, PIP], ids=["java", "pip"])
@@ -135,12 +142,21 @@ def test_statistics_that_contradict_the_table_are_ignored(append, warehouse):
     )
 
 
-@pytest.mark.parametrize(("text", "type", "expected"), [
-    ("19000", "DATE", "2022-01-08"), ("2022-01-08", "DATE", "2022-01-08"), ("1.50", "DECIMAL(5,2)", "1.5"),
-    ("2024-02-29 01:02:03.100000", "TIMESTAMP", "2024-02-29T01:02:03.1"), ("true", "BOOLEAN", "true"),
-    (True, "BOOLEAN", "true"),
-    ("2024-02-29 01:02:03", "TIMESTAMPTZ", None), ("x", "INT", None), (None, "INT", None), ("AQ==", "BINARY", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "type", "expected"),
+    [
+        ("19000", "DATE", "2022-01-08"),
+        ("2022-01-08", "DATE", "2022-01-08"),
+        ("1.50", "DECIMAL(5,2)", "1.5"),
+        ("2024-02-29 01:02:03.100000", "TIMESTAMP", "2024-02-29T01:02:03.1"),
+        ("true", "BOOLEAN", "true"),
+        (True, "BOOLEAN", "true"),
+        ("2024-02-29 01:02:03", "TIMESTAMPTZ", None),
+        ("x", "INT", None),
+        (None, "INT", None),
+        ("AQ==", "BINARY", None),
+    ],
+)
 def test_bounds_of_a_statistics_file_become_canonical(text, type, expected):
     assert canonical(text, type) == expected
 

@@ -121,7 +121,10 @@ def test_keys_are_constraints_and_column_ids_are_field_ids_plus_one(keyed, wareh
     table = connect(warehouse.path).describe("sales", "users")
     assert [(c.kind, c.columns) for c in table.constraints] == [("PRIMARY KEY", ("id",)), ("CHECK", ("id",))]
     assert [(c.name, c.field_id, c.nullable) for c in table.schema.columns] == [
-        ("id", 1, False), ("label", 2, True), ("part", 3, True)]  # fmt: skip
+        ("id", 1, False),
+        ("label", 2, True),
+        ("part", 3, True),
+    ]
     assert connect(warehouse.path).describe("sales", "users").partition_keys == ()
 
 
@@ -134,7 +137,9 @@ def test_tagged_snapshot_is_live_after_it_expired(append, warehouse):
     listing = connector.enumerate_snapshots("sales", "events")
     assert (listing.live_snapshot_ids, listing.current_snapshot_id) == ({1, 2}, 2)
     assert [(s.snapshot_id, s.parent_snapshot_id, len(s.schema.columns)) for s in listing.snapshots] == [
-        (1, None, 3), (2, 1, 3)]  # fmt: skip
+        (1, None, 3),
+        (2, 1, 3),
+    ]
     native = stats(connector, "events", 1)
     assert (native.row_count, native.data_file_count) == (100, 2)
     assert {r["null_count"] for r in file_rows(native) if r["column_name"] == "label"} == {10}
@@ -188,8 +193,9 @@ def test_deletion_vector_is_a_delete_file_of_its_data_file():
     meta = SimpleNamespace(file_size=9, level=0, max_sequence_number=3)
     vector = SimpleNamespace(dv_index_path="file:/t/index/index-1", offset=4, length=30)
     cut, whole = File(meta, "/t/a.parquet", None, 5, {}, vector), File(meta, "/t/a.parquet", None, 5, {}, None)
-    assert cut.row()["delete_files"] == [{"file_path": "/t/index/index-1", "file_content": "DELETION_VECTOR",
-                                          "content_offset": 4, "content_size": 30}]  # fmt: skip
+    assert cut.row()["delete_files"] == [
+        {"file_path": "/t/index/index-1", "file_content": "DELETION_VECTOR", "content_offset": 4, "content_size": 30}
+    ]
     assert whole.row()["delete_files"] == [] and fingerprint([cut]) != fingerprint([whole])
 
 
@@ -223,18 +229,54 @@ def test_files_have_no_bounds_of_aggregated_columns(warehouse):
 
 
 def test_types_have_canonical_bounds_and_structs_have_leaves(warehouse):
-    schema = pa.schema([
-        ("i", pa.int32()), ("f", pa.float32()), ("x", pa.float64()), ("b", pa.bool_()), ("d", pa.decimal128(20, 3)),
-        ("s", pa.string()), ("y", pa.binary()), ("day", pa.date32()), ("ms", pa.timestamp("ms")),
-        ("us", pa.timestamp("us")), ("z", pa.timestamp("us", "UTC")), ("l", pa.list_(pa.int32())),
-        ("r", pa.struct([("inner", pa.int64()), ("deep", pa.struct([("leaf", pa.string())]))])),
-    ])  # fmt: skip
+    schema = pa.schema(
+        [
+            ("i", pa.int32()),
+            ("f", pa.float32()),
+            ("x", pa.float64()),
+            ("b", pa.bool_()),
+            ("d", pa.decimal128(20, 3)),
+            ("s", pa.string()),
+            ("y", pa.binary()),
+            ("day", pa.date32()),
+            ("ms", pa.timestamp("ms")),
+            ("us", pa.timestamp("us")),
+            ("z", pa.timestamp("us", "UTC")),
+            ("l", pa.list_(pa.int32())),
+            ("r", pa.struct([("inner", pa.int64()), ("deep", pa.struct([("leaf", pa.string())]))])),
+        ]
+    )
     at = dt.datetime(2024, 2, 28, 12, 34, 56, 789123)
-    low = [-5, -1.5, float("nan"), False, Decimal("-12345678901234567.891"), "é" * 20, b"\x00\xff",
-           dt.date(1969, 12, 31), at.replace(microsecond=1000), at, at.replace(tzinfo=dt.UTC), [1],
-           {"inner": 1, "deep": {"leaf": "a"}}]  # fmt: skip
-    high = [7, 2.5, 1e300, True, Decimal("99.5"), "ü", b"\xff", dt.date(2024, 1, 1), at.replace(microsecond=999000),
-            at.replace(year=2025), at.replace(year=2025, tzinfo=dt.UTC), [], None]  # fmt: skip
+    low = [
+        -5,
+        -1.5,
+        float("nan"),
+        False,
+        Decimal("-12345678901234567.891"),
+        "é" * 20,
+        b"\x00\xff",
+        dt.date(1969, 12, 31),
+        at.replace(microsecond=1000),
+        at,
+        at.replace(tzinfo=dt.UTC),
+        [1],
+        {"inner": 1, "deep": {"leaf": "a"}},
+    ]
+    high = [
+        7,
+        2.5,
+        1e300,
+        True,
+        Decimal("99.5"),
+        "ü",
+        b"\xff",
+        dt.date(2024, 1, 1),
+        at.replace(microsecond=999000),
+        at.replace(year=2025),
+        at.replace(year=2025, tzinfo=dt.UTC),
+        [],
+        None,
+    ]
     table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in (low, high)], schema)
     warehouse.create("types", schema)
     warehouse.write("types", table)
@@ -243,10 +285,23 @@ def test_types_have_canonical_bounds_and_structs_have_leaves(warehouse):
     ids = {c.name: c.field_id for c in columns}
     assert len(set(ids.values())) == len(ids)
     assert {c.name: c.logical_type for c in columns} == {
-        "i": "INT", "f": "FLOAT", "x": "DOUBLE", "b": "BOOLEAN", "d": "DECIMAL(20,3)", "s": "STRING",
-        "y": "BINARY", "day": "DATE", "ms": "TIMESTAMP", "us": "TIMESTAMP", "z": "TIMESTAMPTZ", "l": "ARRAY",
-        "r": "STRUCT", "r.inner": "INT", "r.deep": "STRUCT", "r.deep.leaf": "STRING",
-    }  # fmt: skip
+        "i": "INT",
+        "f": "FLOAT",
+        "x": "DOUBLE",
+        "b": "BOOLEAN",
+        "d": "DECIMAL(20,3)",
+        "s": "STRING",
+        "y": "BINARY",
+        "day": "DATE",
+        "ms": "TIMESTAMP",
+        "us": "TIMESTAMP",
+        "z": "TIMESTAMPTZ",
+        "l": "ARRAY",
+        "r": "STRUCT",
+        "r.inner": "INT",
+        "r.deep": "STRUCT",
+        "r.deep.leaf": "STRING",
+    }
     found = {r["column_name"]: r for r in file_rows(stats(connector, "types", 1, ids=ids))}
     bounds = {name: (r["min"], r["max"]) for name, r in found.items()}
     assert bounds["i"] == ("-5", "7") and bounds["f"] == ("-1.5", "2.5") and bounds["b"] == ("false", "true")
@@ -309,10 +364,14 @@ def test_footers_are_read_with_the_schema_of_their_file(warehouse):
     schema = pa.schema([("n", pa.int32()), ("s", pa.struct([("a", pa.int64()), ("b", pa.string())]))])
     warehouse.create("old", schema, options=BARE)
     warehouse.write("old", pa.table({"n": [1, 2, 3], "s": [{"a": 5, "b": "x"}, None, {"a": None, "b": "y"}]}, schema))
-    warehouse.catalog.alter_table("sales.old", [
-        SchemaChange.rename_column("n", "number"), SchemaChange.update_column_type("number", atomic("BIGINT")),
-        SchemaChange.add_column("later", atomic("INT")),
-    ])  # fmt: skip
+    warehouse.catalog.alter_table(
+        "sales.old",
+        [
+            SchemaChange.rename_column("n", "number"),
+            SchemaChange.update_column_type("number", atomic("BIGINT")),
+            SchemaChange.add_column("later", atomic("INT")),
+        ],
+    )
     new = pa.schema([("number", pa.int64()), schema.field("s"), ("later", pa.int32())])
     warehouse.write("old", pa.table({"number": [2**40], "s": [{"a": 7, "b": "z"}], "later": [9]}, new))
     connector = connect(warehouse.path)
@@ -322,10 +381,15 @@ def test_footers_are_read_with_the_schema_of_their_file(warehouse):
         (r["column_name"], r["min"], r["max"], r["null_count"]) for r in file_rows(stats(connector, "old", 2, ids=ids))
     }
     assert found == {
-        ("later", "9", "9", 0), ("later", None, None, 3), ("number", "1", "3", 0),
+        ("later", "9", "9", 0),
+        ("later", None, None, 3),
+        ("number", "1", "3", 0),
         ("number", "1099511627776", "1099511627776", 0),
-        ("s.a", "5", "5", 2), ("s.a", "7", "7", 0), ("s.b", "x", "y", 1), ("s.b", "z", "z", 0),
-    }  # fmt: skip
+        ("s.a", "5", "5", 2),
+        ("s.a", "7", "7", 0),
+        ("s.b", "x", "y", 1),
+        ("s.b", "z", "z", 0),
+    }
 
 
 @pytest.mark.parametrize("options", [{}, BARE], ids=["manifests", "footers"])
@@ -361,9 +425,13 @@ def test_no_footers_are_read_above_their_limit(warehouse, monkeypatch):
 def test_renamed_and_added_columns_are_read_from_older_files(append, warehouse):
     from pypaimon.schema.schema_change import SchemaChange
 
-    warehouse.catalog.alter_table("sales.events", [
-        SchemaChange.rename_column("label", "name"), SchemaChange.add_column("later", atomic("INT")),
-    ])  # fmt: skip
+    warehouse.catalog.alter_table(
+        "sales.events",
+        [
+            SchemaChange.rename_column("label", "name"),
+            SchemaChange.add_column("later", atomic("INT")),
+        ],
+    )
     connector = connect(warehouse.path)
     listing = connector.enumerate_snapshots("sales", "events")
     described = connector.describe("sales", "events").schema

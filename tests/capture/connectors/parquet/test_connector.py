@@ -95,7 +95,7 @@ VALUES = {
     "milli": ([datetime(2020, 1, 1)], pa.timestamp("ms"), "2020-01-01T00:00:00", "2020-01-01T00:00:00"),
     "zoned": ([datetime(2020, 1, 1, tzinfo=UTC)], pa.timestamp("us", "Europe/Berlin"), *["2020-01-01T00:00:00Z"] * 2),
     "coded": (["b", "a"], pa.dictionary(pa.int32(), pa.string()), "a", "b"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -124,8 +124,14 @@ def test_nanoseconds_are_widened_to_microseconds(tmp_path):
 
 
 def test_null_columns_have_no_bounds_and_nested_columns_no_statistics(tmp_path):
-    table = pa.table({"nothing": pa.nulls(3), "none": pa.array([None] * 3, pa.int64()), "tags": [["a"], [], None],
-                      "pairs": pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64()))})  # fmt: skip
+    table = pa.table(
+        {
+            "nothing": pa.nulls(3),
+            "none": pa.array([None] * 3, pa.int64()),
+            "tags": [["a"], [], None],
+            "pairs": pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+        }
+    )
     write(tmp_path / "t/a.parquet", table)
     found = connector(tmp_path)
     types = {column.name: column.logical_type for column in found.describe("default", "t").schema.columns}
@@ -165,17 +171,39 @@ def test_truncated_strings_are_inexact(tmp_path):
 
 
 def test_schemas_of_files_are_united(tmp_path):
-    first = pa.table({"a": pa.array([1], pa.int32()), "f": pa.array([0.5], pa.float32()), "n": pa.nulls(1),
-                      "p": [{"x": 1}], "d": pa.array([Decimal("1.5")], pa.decimal128(4, 1))})  # fmt: skip
-    second = pa.table({"p": [{"x": 2, "y": "q"}], "a": pa.array([2**40], pa.int64()), "f": [1e300], "n": ["text"],
-                       "late": [True], "d": pa.array([Decimal("2.25")], pa.decimal128(9, 2))})  # fmt: skip
+    first = pa.table(
+        {
+            "a": pa.array([1], pa.int32()),
+            "f": pa.array([0.5], pa.float32()),
+            "n": pa.nulls(1),
+            "p": [{"x": 1}],
+            "d": pa.array([Decimal("1.5")], pa.decimal128(4, 1)),
+        }
+    )
+    second = pa.table(
+        {
+            "p": [{"x": 2, "y": "q"}],
+            "a": pa.array([2**40], pa.int64()),
+            "f": [1e300],
+            "n": ["text"],
+            "late": [True],
+            "d": pa.array([Decimal("2.25")], pa.decimal128(9, 2)),
+        }
+    )
     write(tmp_path / "t/1.parquet", first)
     write(tmp_path / "t/2.parquet", second)
     found = connector(tmp_path)
     columns = [(c.name, c.logical_type, c.nullable) for c in found.describe("default", "t").schema.columns]
-    assert columns == [("a", "INT", True), ("f", "DOUBLE", True), ("n", "STRING", True), ("p", "STRUCT", True),
-                       ("p.x", "INT", True), ("p.y", "STRING", True), ("d", "DECIMAL(9,2)", True),
-                       ("late", "BOOLEAN", True)]  # fmt: skip
+    assert columns == [
+        ("a", "INT", True),
+        ("f", "DOUBLE", True),
+        ("n", "STRING", True),
+        ("p", "STRUCT", True),
+        ("p.x", "INT", True),
+        ("p.y", "STRING", True),
+        ("d", "DECIMAL(9,2)", True),
+        ("late", "BOOLEAN", True),
+    ]
     stats, rows = captured(found, "t")
     assert (stats.row_count, stats.data_file_count) == (2, 2)
     assert [(r["null_count"], r["min"]) for r in rows["late"]] == [(1, None), (0, "true")]
@@ -201,10 +229,17 @@ def test_incompatible_types_of_files_are_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("one", "other", "both"),
-    [("INT", "DOUBLE", "DOUBLE"), ("FLOAT", "DOUBLE", "DOUBLE"), ("DECIMAL(4,1)", "DECIMAL(9,2)", "DECIMAL(9,2)"),
-     ("INT", "DECIMAL(3,2)", "DECIMAL(21,2)"), ("DATE", "TIMESTAMP", "TIMESTAMP"), ("STRING", "INT", None),
-     ("TIMESTAMP", "TIMESTAMPTZ", None), ("DECIMAL(76,0)", "DECIMAL(76,10)", None)],
-)  # fmt: skip
+    [
+        ("INT", "DOUBLE", "DOUBLE"),
+        ("FLOAT", "DOUBLE", "DOUBLE"),
+        ("DECIMAL(4,1)", "DECIMAL(9,2)", "DECIMAL(9,2)"),
+        ("INT", "DECIMAL(3,2)", "DECIMAL(21,2)"),
+        ("DATE", "TIMESTAMP", "TIMESTAMP"),
+        ("STRING", "INT", None),
+        ("TIMESTAMP", "TIMESTAMPTZ", None),
+        ("DECIMAL(76,0)", "DECIMAL(76,10)", None),
+    ],
+)
 def test_promoted_type_has_the_values_of_both(one, other, both):
     for pair in ((one, other), (other, one)):
         found = promoted(*map(parse, pair))
@@ -231,7 +266,11 @@ def test_hive_partitions_are_constant_columns(tmp_path):
     table = found.describe("default", "t")
     assert table.partition_keys == ("year", "day", "where")
     assert [(c.name, c.logical_type, c.nullable) for c in table.schema.columns] == [
-        ("v", "INT", True), ("year", "INT", False), ("day", "DATE", False), ("where", "STRING", True)]  # fmt: skip
+        ("v", "INT", True),
+        ("year", "INT", False),
+        ("day", "DATE", False),
+        ("where", "STRING", True),
+    ]
     stats, rows = captured(found, "t")
     assert [(r["min"], r["max_is_exact"], r["null_count"]) for r in rows["where"]] == [
         ("a b", True, 0),
@@ -259,7 +298,10 @@ def test_partition_value_of_a_file_without_rows_is_not_a_bound(tmp_path):
         write(tmp_path / f"t/day={day}/x.parquet", pa.table({"v": pa.array([7] * rows, pa.int64())}))
     found = captured(connector(tmp_path), "t")[1]["day"]
     assert [(row["row_count"], row["min"], row["max_is_exact"]) for row in found] == [
-        (0, None, None), (2, "2", True), (3, "3", True)]  # fmt: skip
+        (0, None, None),
+        (2, "2", True),
+        (3, "3", True),
+    ]
 
 
 def test_uneven_hive_partitions_are_ignored_or_refused(tmp_path):
@@ -278,7 +320,9 @@ def test_a_column_of_the_directories_takes_precedence_over_one_in_the_files(tmp_
     found = connector(tmp_path)
     stats, rows = captured(found, "t")
     assert [(c.name, c.logical_type) for c in found.describe("default", "t").schema.columns] == [
-        ("v", "INT"), ("x", "INT")]  # fmt: skip
+        ("v", "INT"),
+        ("x", "INT"),
+    ]
     assert [(r["min"], r["max"]) for r in rows["x"]] == [("7", "7"), ("8", "8")]
     assert [json.loads(text) for text in stats.files["partition_data_json"].to_pylist()] == [{"x": 7}, {"x": 8}]
     tasks = found.plan_files("default", "t", found.enumerate_snapshots("default", "t").current_snapshot_id, {"x": 1})
@@ -317,7 +361,9 @@ def test_bounds_that_no_row_attains_are_not_exact(tmp_path):
     _, rows = captured(connector(tmp_path), "t")
     assert rows["words"][0]["max"] >= "b" and rows["words"][0]["max_is_exact"] is None
     assert [(rows[name][0]["max"], rows[name][0]["max_is_exact"]) for name in ("full", "plain")] == [
-        ("z", True), ("z", True)]  # fmt: skip
+        ("z", True),
+        ("z", True),
+    ]
 
 
 # Locations.
@@ -483,21 +529,34 @@ def test_columns_with_equal_dotted_names_are_distinguished(tmp_path):
     found = connector(tmp_path)
     schema = found.describe("default", tmp_path.name).schema
     assert [(c.name, c.key, c.path) for c in schema.columns if c.is_leaf] == [
-        ("a.b", '"a.b"', ("a.b",)), ("a.b", "a.b", ("a", "b")), ("a.c.d", 'a."c.d"', ("a", "c.d")),
-        ("part", "part", ("part",))]  # fmt: skip
+        ("a.b", '"a.b"', ("a.b",)),
+        ("a.b", "a.b", ("a", "b")),
+        ("a.c.d", 'a."c.d"', ("a", "c.d")),
+        ("part", "part", ("part",)),
+    ]
     ids = {column.key: number for number, column in enumerate(schema.columns, 1)}
     snapshot = found.enumerate_snapshots("default", tmp_path.name).current_snapshot_id
     native = found.capture_snapshot_target_stats("default", tmp_path.name, snapshot, ids)
     rows = {row["column_id"]: row for part in native.file_columns() for row in part.to_pylist()}
-    bounds = {key: tuple(rows[i][n] for n in ("column_name", "min", "max", "null_count")) for key, i in ids.items()
-              if i in rows}  # fmt: skip
+    bounds = {
+        key: tuple(rows[i][n] for n in ("column_name", "min", "max", "null_count"))
+        for key, i in ids.items()
+        if i in rows
+    }
     assert bounds == {
-        '"a.b"': ("a.b", "1", "2", 1), "a.b": ("a.b", "7", "9", 1), 'a."c.d"': ("a.c.d", "1", "1", 2),
-        "part": ("part", "x", "x", 0)}  # fmt: skip
+        '"a.b"': ("a.b", "1", "2", 1),
+        "a.b": ("a.b", "7", "9", 1),
+        'a."c.d"': ("a.c.d", "1", "1", 2),
+        "part": ("part", "x", "x", 0),
+    }
     (task,) = found.plan_files("default", tmp_path.name, snapshot, ids)
     values = {column.column_id: read.to_pylist() for column, read in tasks.read(task, task.columns)}
     assert {key: values[i] for key, i in ids.items() if i in values} == {
-        '"a.b"': [1, 2, None], "a.b": [7, 9, None], 'a."c.d"': [1, None, None], "part": ["x"] * 3}  # fmt: skip
+        '"a.b"': [1, 2, None],
+        "a.b": [7, 9, None],
+        'a."c.d"': [1, None, None],
+        "part": ["x"] * 3,
+    }
 
 
 def test_width_of_an_integer_is_that_of_the_widest_file(tmp_path):

@@ -51,11 +51,17 @@ def scanned(path: Path, lt: str):
     return found.error or kernels.summarise(found.values, logical_types.parse(lt))
 
 
-@pytest.mark.parametrize(("created_by", "trusted"), [
-    (b"parquet-cpp version 1.5.1", False), (b"parquet-cpp-arrow version 3.0.0", False),
-    (b"parquet-rs version 9.1.0", False), (b"parquet-mr version 1.7.0", False),
-    (b"parquet-cpp-arrow version 4.0.0", True), (b"parquet-mr version 1.13.1", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("created_by", "trusted"),
+    [
+        (b"parquet-cpp version 1.5.1", False),
+        (b"parquet-cpp-arrow version 3.0.0", False),
+        (b"parquet-rs version 9.1.0", False),
+        (b"parquet-mr version 1.7.0", False),
+        (b"parquet-cpp-arrow version 4.0.0", True),
+        (b"parquet-mr version 1.13.1", True),
+    ],
+)
 def test_decimals_of_old_writers_have_no_bounds(tmp_path, created_by, trusted):
     values = pa.array([Decimal("-1.00"), Decimal("200.00")], pa.decimal128(30, 2))
     found = bounds_of(write(tmp_path / "f", values, created_by))
@@ -63,11 +69,17 @@ def test_decimals_of_old_writers_have_no_bounds(tmp_path, created_by, trusted):
     assert found.null_count == 0
 
 
-@pytest.mark.parametrize(("created_by", "type_", "trusted"), [
-    (b"parquet-cpp version 1.2.0", pa.string(), False), (b"parquet-cpp version 1.2.0", pa.uint32(), False),
-    (b"parquet-cpp version 1.2.0", pa.int32(), True), (b"parquet-cpp version 1.5.0", pa.string(), True),
-    (b"parquet-mr version 1.6.0", pa.string(), False), (b"parquet-mr version 1.6.0", pa.int64(), True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("created_by", "type_", "trusted"),
+    [
+        (b"parquet-cpp version 1.2.0", pa.string(), False),
+        (b"parquet-cpp version 1.2.0", pa.uint32(), False),
+        (b"parquet-cpp version 1.2.0", pa.int32(), True),
+        (b"parquet-cpp version 1.5.0", pa.string(), True),
+        (b"parquet-mr version 1.6.0", pa.string(), False),
+        (b"parquet-mr version 1.6.0", pa.int64(), True),
+    ],
+)
 def test_types_that_old_writers_compared_wrongly_have_no_bounds(tmp_path, created_by, type_, trusted):
     found = bounds_of(write(tmp_path / "f", pa.array([1, 2]).cast(type_), created_by))
     assert (found.lower is not None, found.upper is not None) == (trusted, trusted)
@@ -131,10 +143,17 @@ def test_local_timestamps_have_no_legacy_calendar(tmp_path, zone):
     assert bounds_of(path).lower_exact
 
 
-@pytest.mark.parametrize(("metadata", "legacy", "int96"), [
-    ({}, False, False), (SPARK, False, False), (LEGACY, True, True), (OLD_SPARK, True, True),
-    ({b"org.apache.spark.version": b"3.0.1"}, False, True), (NEW_SPARK, False, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("metadata", "legacy", "int96"),
+    [
+        ({}, False, False),
+        (SPARK, False, False),
+        (LEGACY, True, True),
+        (OLD_SPARK, True, True),
+        ({b"org.apache.spark.version": b"3.0.1"}, False, True),
+        (NEW_SPARK, False, False),
+    ],
+)
 def test_calendar_of_a_spark_file_is_known_by_its_metadata(metadata, legacy, int96):
     writer = Writer.of("parquet-mr version 1.13.1 (build db4183109d5b734ec5930d870cdae161e408ddba)", metadata)
     assert (writer.legacy, writer.legacy_int96, writer.is_spark) == (legacy, int96, bool(metadata))

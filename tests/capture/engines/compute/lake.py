@@ -83,11 +83,13 @@ class Lake:
     error: Exception | None = None
 
     def add(self, name, ids, **options):
-        rows = pa.table({
-            "id": pa.array(ids, pa.int64()),
-            "word": [None if i % 10 == 0 else f"w{i % 100}" for i in ids],
-            "ratio": pa.array([i / 8 for i in ids], pa.float64()),
-        })  # fmt: skip
+        rows = pa.table(
+            {
+                "id": pa.array(ids, pa.int64()),
+                "word": [None if i % 10 == 0 else f"w{i % 100}" for i in ids],
+                "ratio": pa.array([i / 8 for i in ids], pa.float64()),
+            }
+        )
         pq.write_table(rows, self.path / name, **options)
 
     def plan_files(self, namespace, name, snapshot_id, ids, column_names=None):

@@ -31,10 +31,15 @@ def chosen(engine=Engine.AUTO, rows=0, columns=10, spark=None, most=None):
     return choose(engine, f"engine {engine}", rows, columns, spark or Session(), most)
 
 
-@pytest.mark.parametrize(("rows", "is_warm", "on_spark", "overlapped"), [
-    (10_000_000, True, False, False), (10_000_001, True, True, False), (100_000_000, False, False, False),
-    (100_000_001, False, True, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "is_warm", "on_spark", "overlapped"),
+    [
+        (10_000_000, True, False, False),
+        (10_000_001, True, True, False),
+        (100_000_000, False, False, False),
+        (100_000_001, False, True, True),
+    ],
+)
 def test_auto_compares_the_cells_with_a_threshold(rows, is_warm, on_spark, overlapped):
     choice = chosen(rows=rows, spark=Session(is_warm))
     assert (choice.on_spark, choice.overlapped) == (on_spark, overlapped)

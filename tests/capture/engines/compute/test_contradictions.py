@@ -13,8 +13,18 @@ from capture.engines.compute.contradictions import StatedFiles, summary
 from store.model.logical_types import parse
 
 TASKS = [ScanTask("parquet", path, path, 10, 100, (), path) for path in ("a", "b")]
-STATED = {"file_path": "b", "column_id": 7, "column_name": "c", "logical_type": "INT", "row_count": 10, "null_count": 2,
-          "min": "-5", "max": "10", "min_is_exact": True, "max_is_exact": True}  # fmt: skip
+STATED = {
+    "file_path": "b",
+    "column_id": 7,
+    "column_name": "c",
+    "logical_type": "INT",
+    "row_count": 10,
+    "null_count": 2,
+    "min": "-5",
+    "max": "10",
+    "min_is_exact": True,
+    "max_is_exact": True,
+}
 FOUND = Partial(10, 2, None, "-5", "10")
 
 
@@ -28,15 +38,18 @@ def check(found=FOUND, *, type="INT", whole=True, **changed):
     return stated(**changed).contradiction("b", 7, parse(type), found, whole=whole)
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({}, ""),
-    ({"row_count": 11}, "row_count 11, the data 10"),
-    ({"null_count": 0}, "null_count 0, the data 2"),
-    ({"min": "-4"}, "min -4, the data -5"),
-    ({"max": "9"}, "max 9, the data 10"),
-    ({"min": "-100", "max": "100"}, ""),  # encloses
-    ({"row_count": None, "null_count": None, "min": None, "max": None}, ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({}, ""),
+        ({"row_count": 11}, "row_count 11, the data 10"),
+        ({"null_count": 0}, "null_count 0, the data 2"),
+        ({"min": "-4"}, "min -4, the data -5"),
+        ({"max": "9"}, "max 9, the data 10"),
+        ({"min": "-100", "max": "100"}, ""),  # encloses
+        ({"row_count": None, "null_count": None, "min": None, "max": None}, ""),
+    ],
+)
 def test_counts_must_be_equal_and_bounds_enclose(changed, message):
     assert check(**changed) == message
 

@@ -39,12 +39,30 @@ def test_records_of_columns_and_files(engine, table):
     row = found["id"]
     assert {name: row[name] for name in table.key} == table.key
     expected = {
-        "logical_type": "INT", "row_count": 1500, "null_count": 0, "nan_count": None, "ndv": 1500, "ndv_exact": True,
-        "ndv_lower": 1500, "ndv_upper": 1500, "min": "0", "max": "1499", "min_is_exact": True, "max_is_exact": True,
-        "avg_width_bytes": 8, "max_width_bytes": 8, "producer": "ENGINE_COMPUTED", "completeness": "COMPLETE",
-        "confidence_level": None, "engine_id": "local", "capture_mode": "ASYNC", "rows_scanned": 1500,
-        "files_scanned": 2, "row_groups_sampled": 0, "schema_hash": table.columns.hash,
-    }  # fmt: skip
+        "logical_type": "INT",
+        "row_count": 1500,
+        "null_count": 0,
+        "nan_count": None,
+        "ndv": 1500,
+        "ndv_exact": True,
+        "ndv_lower": 1500,
+        "ndv_upper": 1500,
+        "min": "0",
+        "max": "1499",
+        "min_is_exact": True,
+        "max_is_exact": True,
+        "avg_width_bytes": 8,
+        "max_width_bytes": 8,
+        "producer": "ENGINE_COMPUTED",
+        "completeness": "COMPLETE",
+        "confidence_level": None,
+        "engine_id": "local",
+        "capture_mode": "ASYNC",
+        "rows_scanned": 1500,
+        "files_scanned": 2,
+        "row_groups_sampled": 0,
+        "schema_hash": table.columns.hash,
+    }
     assert {name: row[name] for name in expected} == expected
     assert row["captured_at"] == row["refreshed_at"]
     assert row["bytes_scanned"] > 0
@@ -60,8 +78,18 @@ def test_records_of_columns_and_files(engine, table):
     assert sum(files[path, "id"]["bytes_scanned"] for path in ("t/a.parquet", "t/b.parquet")) == row["bytes_scanned"]
     found = sink.get("stats.sketches")
     roles = {(row["column_id"], row["role"]) for row in found if row["target_kind"] == "COLUMN"}
-    assert roles == {(1, "NDV"), (1, "QUANTILES"), (1, "MCV"), (2, "NDV"), (2, "MCV"), (3, "NDV"), (3, "QUANTILES"),
-                     (3, "MCV"), (4, "NDV"), (4, "MCV")}  # fmt: skip
+    assert roles == {
+        (1, "NDV"),
+        (1, "QUANTILES"),
+        (1, "MCV"),
+        (2, "NDV"),
+        (2, "MCV"),
+        (3, "NDV"),
+        (3, "QUANTILES"),
+        (3, "MCV"),
+        (4, "NDV"),
+        (4, "MCV"),
+    }
     assert sum(row["target_kind"] == "FILE" for row in found) == 20
     assert all(("fingerprint" in json.loads(row["params"])) == (row["target_kind"] == "FILE") for row in found)
     assert sink.shares == sorted(sink.shares)
@@ -224,13 +252,17 @@ def test_bounds_of_files_that_are_gone_come_from_metadata(engine, tmp_path):
 
 def test_outcomes_keep_the_order_of_requests(engine, table):
     requests = [
-        column(table, "shape"), column(table, "id"), CaptureRequest.of(table, Target.column(99)),
-        CaptureRequest.of(table, Target.table()), column(table, "word"), column(table, "pause"),
+        column(table, "shape"),
+        column(table, "id"),
+        CaptureRequest.of(table, Target.column(99)),
+        CaptureRequest.of(table, Target.table()),
+        column(table, "word"),
+        column(table, "pause"),
         CaptureRequest.of(table, Target.expression("abacus", b"x")),
         column(table, "id", kinds=frozenset({"FILE_COUNT"})),
         CaptureRequest.of(table, Target.column_group([1, 5])),
         CaptureRequest.of(table, Target.expression("spark", b"id"), sampling=Sampling.METADATA_GUIDED),
-    ]  # fmt: skip
+    ]
     results = engine.capture_batch(requests, MemorySink())
     assert [result.target for result in results] == [request.target for request in requests]
     no, yes = Outcome.UNCAPTURABLE, Outcome.CAPTURED
@@ -258,8 +290,10 @@ def test_container_has_only_counts_and_does_not_keep_others_from_being_reused(en
     assert {row[name] for name in ("ndv", "ndv_exact", "min", "min_is_exact", "avg_width_bytes", "mean")} == {None}
 
 
-@pytest.mark.parametrize(("error", "detail"), [(UpstreamError("the lake is dry"), "the lake is dry"),
-                                               (RuntimeError("boom"), "capture failed: RuntimeError")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [(UpstreamError("the lake is dry"), "the lake is dry"), (RuntimeError("boom"), "capture failed: RuntimeError")],
+)
 def test_connector_errors_are_degraded_outcomes(engine, table, lake, error, detail):
     lake.error = error
     results = engine.capture_batch(all_columns(table), MemorySink())
@@ -321,8 +355,9 @@ def test_column_group_has_distinct_tuples_and_dependencies(engine, table):
     assert sketch["storage_id"] == Target.column_group([2, 4]).storage_id
     # 91 words, null among them, of two parts; each part has all of them
     assert [(d["determinant"], d["dependent"], d["degree"]) for d in result.attributes["dependencies"]] == [
-        ([2], [4], 91 / 182), ([4], [2], 2 / 182)
-    ]  # fmt: skip
+        ([2], [4], 91 / 182),
+        ([4], [2], 2 / 182),
+    ]
     assert json.loads(sketch["params"])["dependencies"] == result.attributes["dependencies"]
 
 

@@ -46,9 +46,16 @@ def test_group_claimed_by_one_executor_is_not_computed_by_another(tmp_path):
 
 @pytest.mark.parametrize(
     ("master", "one_try"),
-    [("local", True), ("local[*]", True), ("local[2]", True), ("local[2,4]", False), ("local-cluster[2,1,1024]", False),
-     ("spark://here:7077", False), ("sc://here", False)],
-)  # fmt: skip
+    [
+        ("local", True),
+        ("local[*]", True),
+        ("local[2]", True),
+        ("local[2,4]", False),
+        ("local-cluster[2,1,1024]", False),
+        ("spark://here:7077", False),
+        ("sc://here", False),
+    ],
+)
 def test_executors_claim_groups_only_where_tasks_are_never_retried(master, one_try):
     assert engines.Spark(master).is_one_try is one_try
 

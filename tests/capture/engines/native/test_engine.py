@@ -89,15 +89,18 @@ class TestNativeEngine(EngineContract):
         for each, sink in ((engine, later), (NativeEngine(), first)):
             each.capture_batch(self.requests(table, Target.table()), sink)
         for flight in ("stats.columns", "stats.file_columns"):
-            rows, expected = ([{k: v for k, v in row.items() if not k.endswith("_at")} for row in sink.rows(flight)]
-                              for sink in (later, first))  # fmt: skip
+            rows, expected = (
+                [{k: v for k, v in row.items() if not k.endswith("_at")} for row in sink.rows(flight)]
+                for sink in (later, first)
+            )
             assert rows == expected and rows
 
     def computed(self, table, columns=2, files=3, snapshot_id=None):
         """A sink that has records of some columns and files, as after another engine."""
         key = table.key | ({"snapshot_id": snapshot_id} if snapshot_id else {})
         native = table.connector.capture_snapshot_target_stats(
-            table.schema, table.name, table.snapshot_id, table.column_ids)  # fmt: skip
+            table.schema, table.name, table.snapshot_id, table.column_ids
+        )
         paths = native.files["file_path"].to_pylist()
         sink = KeepingSink()
         sink.put("stats.columns", flight_rows("stats.columns", [{"column_id": i} for i in range(1, 1 + columns)], key))
@@ -118,8 +121,12 @@ class TestNativeEngine(EngineContract):
         sink = MemorySink()
         narrow, column = self.requests(table, Target.table(), Target.column(1))
         engine.capture_batch([with_spec(narrow, column_selectors=("#2",)), column], sink)
-        found = {row["column_id"]: extra for name, part, extra, _ in sink.puts if name == "stats.columns"
-                 for row in part.to_pylist()}  # fmt: skip
+        found = {
+            row["column_id"]: extra
+            for name, part, extra, _ in sink.puts
+            if name == "stats.columns"
+            for row in part.to_pylist()
+        }
         assert found == {1: False, 2: True}
         sink = MemorySink()
         engine.capture_batch([with_spec(narrow, column_selectors=("#2",)), narrow], sink)
@@ -151,10 +158,16 @@ class Lake:
         self.files, self.changed = files, changed
 
     def capture_snapshot_target_stats(self, *_: Any) -> NativeStats:
-        rows = [{"file_path": f"f{i}", "column_name": "v", "column_id": 1, "logical_type": "INT"} | f
-                for i, f in enumerate(self.files)]  # fmt: skip
-        facts = {"row_count": sum(f.get("row_count") or 0 for f in self.files), "data_file_count": len(self.files),
-                 "total_size_bytes": 1, "files": FILE_SCHEMA.empty_table()} | self.changed  # fmt: skip
+        rows = [
+            {"file_path": f"f{i}", "column_name": "v", "column_id": 1, "logical_type": "INT"} | f
+            for i, f in enumerate(self.files)
+        ]
+        facts = {
+            "row_count": sum(f.get("row_count") or 0 for f in self.files),
+            "data_file_count": len(self.files),
+            "total_size_bytes": 1,
+            "files": FILE_SCHEMA.empty_table(),
+        } | self.changed
         # in two parts, as connectors return them
         table = pa.Table.from_pylist(rows, FILE_COLUMN_SCHEMA)
         return NativeStats(**facts, file_columns=lambda: iter([table.slice(0, 1), table.slice(1)]))
@@ -230,8 +243,13 @@ def test_numbers_are_compared_as_numbers():
 
 def test_rows_of_columns_may_be_interleaved():
     part = pa.Table.from_pylist(
-        [{"file_path": f"f{i}", "column_name": name, "logical_type": "INT"} | file(str(i), str(i))
-         for i in range(3) for name in ("v", "w")], FILE_COLUMN_SCHEMA)  # fmt: skip
+        [
+            {"file_path": f"f{i}", "column_name": name, "logical_type": "INT"} | file(str(i), str(i))
+            for i in range(3)
+            for name in ("v", "w")
+        ],
+        FILE_COLUMN_SCHEMA,
+    )
 
     class Interleaved(Lake):
         def capture_snapshot_target_stats(self, *_: Any) -> NativeStats:
@@ -242,8 +260,9 @@ def test_rows_of_columns_may_be_interleaved():
     sink = MemorySink()
     NativeEngine().capture_batch([CaptureRequest.of(table, Target.column(i)) for i in (1, 2)], sink)
     assert {(r["column_name"], r["min"], r["max"], r["row_count"]) for r in sink.rows("stats.columns")} == {
-        ("v", "0", "2", 30), ("w", "0", "2", 30),
-    }  # fmt: skip
+        ("v", "0", "2", 30),
+        ("w", "0", "2", 30),
+    }
 
 
 def test_table_without_a_row_count_is_partial():
@@ -259,8 +278,10 @@ def test_failure_of_one_table_does_not_affect_another():
         def capture_snapshot_target_stats(self, *_: Any) -> NativeStats:
             raise UpstreamError("away")
 
-    tables = [TableHandle("c", "s", name, name, 1, SCHEMA, {"v": 1}, lake)
-              for name, lake in (("bad", Broken()), ("good", Lake(file())))]  # fmt: skip
+    tables = [
+        TableHandle("c", "s", name, name, 1, SCHEMA, {"v": 1}, lake)
+        for name, lake in (("bad", Broken()), ("good", Lake(file())))
+    ]
     results = NativeEngine().capture_batch([CaptureRequest.of(t, Target.column(1)) for t in tables], MemorySink())
     assert [r.outcome for r in results] == [Outcome.DEGRADED, Outcome.CAPTURED]
     assert results[0].attributes == {"retryable": True}
@@ -303,7 +324,9 @@ def test_columns_of_a_table_without_rows_have_zero_counts(tmp_path):
     rows = sink.rows("stats.columns")
     names = ("column_id", "row_count", "null_count", "nan_count", "min", "completeness")
     assert [tuple(row[n] for n in names) for row in rows] == [
-        (1, 0, 0, None, None, "COMPLETE"), (2, 0, 0, 0, None, "COMPLETE")]  # fmt: skip
+        (1, 0, 0, None, None, "COMPLETE"),
+        (2, 0, 0, 0, None, "COMPLETE"),
+    ]
 
 
 # Named kinds: what metadata does not have is left to an engine that reads data.
@@ -328,13 +351,16 @@ def ask(*kinds: str, files: Any = (), sink: Any = None, type: str = "INT", **cha
     return result, sink
 
 
-@pytest.mark.parametrize(("kinds", "part", "changed", "lacks"), [
-    (["NULL_COUNT"], file(nulls=None), {}, "NULL_COUNT"),
-    (["MIN_MAX"], file(low=None), {}, "MIN_MAX"),
-    (["MIN_MAX", "ROW_COUNT"], file(), {"data_file_count": 2}, "MIN_MAX"),
-    (["ROW_COUNT"], file(), {"data_file_count": 2, "row_count": None}, "ROW_COUNT"),
-    (["WIDTH"], file(), {}, "WIDTH"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kinds", "part", "changed", "lacks"),
+    [
+        (["NULL_COUNT"], file(nulls=None), {}, "NULL_COUNT"),
+        (["MIN_MAX"], file(low=None), {}, "MIN_MAX"),
+        (["MIN_MAX", "ROW_COUNT"], file(), {"data_file_count": 2}, "MIN_MAX"),
+        (["ROW_COUNT"], file(), {"data_file_count": 2, "row_count": None}, "ROW_COUNT"),
+        (["WIDTH"], file(), {}, "WIDTH"),
+    ],
+)
 def test_named_kind_that_metadata_lacks_is_left_to_a_scan(kinds, part, changed, lacks):
     result, sink = ask(*kinds, files=[part], **changed)
     assert result.outcome is Outcome.UNCAPTURABLE and lacks in result.detail, result

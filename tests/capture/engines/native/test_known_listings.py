@@ -84,14 +84,35 @@ def test_mark_depends_on_the_parts_and_the_schema():
 
 
 ROWS = [
-    {"row_count": 10, "null_count": 1, "nan_count": None, "min": "5", "max": "9", "min_is_exact": True,
-     "max_is_exact": False},
-    {"row_count": 10, "null_count": 0, "nan_count": None, "min": "-3", "max": "9", "min_is_exact": False,
-     "max_is_exact": True},
+    {
+        "row_count": 10,
+        "null_count": 1,
+        "nan_count": None,
+        "min": "5",
+        "max": "9",
+        "min_is_exact": True,
+        "max_is_exact": False,
+    },
+    {
+        "row_count": 10,
+        "null_count": 0,
+        "nan_count": None,
+        "min": "-3",
+        "max": "9",
+        "min_is_exact": False,
+        "max_is_exact": True,
+    },
     {"row_count": 4, "null_count": 4, "nan_count": None, "min": None, "max": None},
-    {"row_count": 2, "null_count": 0, "nan_count": None, "min": "100", "max": "1000", "min_is_exact": True,
-     "max_is_exact": True},
-]  # fmt: skip
+    {
+        "row_count": 2,
+        "null_count": 0,
+        "nan_count": None,
+        "min": "100",
+        "max": "1000",
+        "min_is_exact": True,
+        "max_is_exact": True,
+    },
+]
 UNKNOWN = {"row_count": 1, "null_count": None, "min": None, "max": "7"}
 
 

@@ -13,19 +13,38 @@ from capture.engines.native.rollup import Rollup
 
 COUNTS = st.none() | st.integers(0, 5)
 BOUNDS = st.none() | st.integers(-9, 9).map(lambda value: f"{value}.5")
-ROWS = st.fixed_dictionaries({
-    "row_count": st.integers(5, 20), "null_count": COUNTS, "nan_count": COUNTS, "min": BOUNDS, "max": BOUNDS,
-    "min_is_exact": st.none() | st.booleans(), "max_is_exact": st.none() | st.booleans(),
-})  # fmt: skip
-EMPTY = st.integers(0, 3).map(lambda n: {"row_count": n, "null_count": n, "nan_count": 0, "min": None, "max": None,
-                                         "min_is_exact": None, "max_is_exact": None})  # fmt: skip
+ROWS = st.fixed_dictionaries(
+    {
+        "row_count": st.integers(5, 20),
+        "null_count": COUNTS,
+        "nan_count": COUNTS,
+        "min": BOUNDS,
+        "max": BOUNDS,
+        "min_is_exact": st.none() | st.booleans(),
+        "max_is_exact": st.none() | st.booleans(),
+    }
+)
+EMPTY = st.integers(0, 3).map(
+    lambda n: {
+        "row_count": n,
+        "null_count": n,
+        "nan_count": 0,
+        "min": None,
+        "max": None,
+        "min_is_exact": None,
+        "max_is_exact": None,
+    }
+)
 
 
 def table(rows: list[dict[str, Any]]) -> pa.Table:
-    full = [{"file_path": f"f{n}", "column_id": 1, "column_name": "v", "logical_type": "DOUBLE"} | row
-            for n, row in enumerate(rows)]  # fmt: skip
-    return pa.Table.from_pylist([{name: row.get(name) for name in FILE_COLUMN_SCHEMA.names} for row in full],
-                                FILE_COLUMN_SCHEMA)  # fmt: skip
+    full = [
+        {"file_path": f"f{n}", "column_id": 1, "column_name": "v", "logical_type": "DOUBLE"} | row
+        for n, row in enumerate(rows)
+    ]
+    return pa.Table.from_pylist(
+        [{name: row.get(name) for name in FILE_COLUMN_SCHEMA.names} for row in full], FILE_COLUMN_SCHEMA
+    )
 
 
 def rolled(*tables: pa.Table) -> Rollup:

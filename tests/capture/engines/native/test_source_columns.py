@@ -26,7 +26,7 @@ NOTHING = dict.fromkeys(COLUMN_SCHEMA.names)
         ({"row_count": 10, "null_count": -1}, {"null_count": None}),
         ({"avg_width_bytes": 9.0, "max_width_bytes": 8}, {"avg_width_bytes": None, "max_width_bytes": None}),
     ],
-)  # fmt: skip
+)
 def test_impossible_values_are_clamped_or_null(row, expected):
     found = possible(dict(row))
     assert {name: found[name] for name in expected} == expected
@@ -44,8 +44,9 @@ class Lake:
     format = "made-up"
 
     def capture_snapshot_target_stats(self, *_: object) -> NativeStats:
-        columns = pa.Table.from_pylist([{"column_id": 1, "column_name": "v", "logical_type": "INT", "row_count": 7,
-                                         "ndv": 9.0}], COLUMN_SCHEMA)  # fmt: skip
+        columns = pa.Table.from_pylist(
+            [{"column_id": 1, "column_name": "v", "logical_type": "INT", "row_count": 7, "ndv": 9.0}], COLUMN_SCHEMA
+        )
         return NativeStats(
             20, 0, 0, FILE_SCHEMA.empty_table(), lambda: iter(()), earlier=[EarlierColumns(3, "old", columns)]
         )

@@ -56,9 +56,12 @@ def test_compose_file_has_a_server_of_each_role():
 def drill(place: Path, directory: Path) -> subprocess.CompletedProcess[str]:
     path = f"{Path(STATFLIGHT).parent}:{os.environ['PATH']}"
     return subprocess.run(
-        [DEPLOY / "restore_drill.sh", place, directory], capture_output=True, text=True, timeout=120,
+        [DEPLOY / "restore_drill.sh", place, directory],
+        capture_output=True,
+        text=True,
+        timeout=120,
         env=os.environ | {"PATH": path},
-    )  # fmt: skip
+    )
 
 
 def test_drill_restores_and_checks_and_leaves_nothing(tmp_path):

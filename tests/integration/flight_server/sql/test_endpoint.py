@@ -27,8 +27,10 @@ LONG = "SELECT count(*) FROM stats.columns a, stats.columns b, stats.columns c, 
 @pytest.fixture(scope="module", autouse=True)
 def stored(live_server):
     at = datetime(2026, 5, 1, tzinfo=UTC)
-    rows = [KEY | {"column_id": i, "column_name": f"c{i}", "ndv": i * 1.5, "max": "x" * 100, "captured_at": at}
-            for i in range(1, 501)]  # fmt: skip
+    rows = [
+        KEY | {"column_id": i, "column_name": f"c{i}", "ndv": i * 1.5, "max": "x" * 100, "captured_at": at}
+        for i in range(1, 501)
+    ]
     with live_server.connect() as client:
         client.put("stats.columns", pa.Table.from_pylist(rows))
         client.put("stats.tables", pa.Table.from_pylist([KEY | {"row_count": 7}]))
@@ -73,10 +75,14 @@ def params(**values) -> pa.RecordBatch:
 
 def test_flight_info_has_the_schema_of_the_result(live_client):
     for sql in (
-        "SELECT * FROM stats.columns", "SELECT ndv AS n, captured_at FROM stats_all.columns LIMIT 0", "SELECT 1 AS one, 'x', NULL",
-        "SELECT sum(column_id), avg(ndv), max(captured_at) FROM stats.columns", "SELECT * FROM adbc.statistics",
-        "SELECT * FROM stats.columns a JOIN stats.tables b USING (table_name) LIMIT 3", "SELECT a.ndv, a.ndv FROM stats.columns a",
-    ):  # fmt: skip
+        "SELECT * FROM stats.columns",
+        "SELECT ndv AS n, captured_at FROM stats_all.columns LIMIT 0",
+        "SELECT 1 AS one, 'x', NULL",
+        "SELECT sum(column_id), avg(ndv), max(captured_at) FROM stats.columns",
+        "SELECT * FROM adbc.statistics",
+        "SELECT * FROM stats.columns a JOIN stats.tables b USING (table_name) LIMIT 3",
+        "SELECT a.ndv, a.ndv FROM stats.columns a",
+    ):
         command = write_any("CommandStatementQuery", (1, sql.encode()))
         info = live_client.info(command)
         found = live_client.get(info.endpoints[0].ticket)
@@ -154,11 +160,15 @@ def test_unions_windows_and_date_bins_are_supported(live_client):
 
 def test_error_of_a_statement_is_one_line_with_a_code(live_client):
     for sql, code, mention in (
-        ("SELECT nvd FROM stats.columns", "UNKNOWN_COLUMN", 'did you mean "ndv"'), ("SELECT 1 FROM stats.colums", "UNKNOWN_TABLE", "stats.columns"),
-        ("DROP TABLE stats.columns", "BAD_SQL", "DROP"), ("SELECT ndv FROM stats.columns WHERE column_id = 'seven'", "BAD_SQL", "seven"),
-        ("SELECT ndv FROM stats.columns WHERE ndv = ?", "UNBOUND_PARAMETER", "1 parameters"), ("SELECT 1/0 + 'x'", "BAD_SQL", ""),
-        ("SELECT CAST(max AS BIGINT) FROM stats.columns WHERE max LIKE 'x%'", "BAD_SQL", "INT64"), ("", "BAD_SQL", "empty"),
-    ):  # fmt: skip
+        ("SELECT nvd FROM stats.columns", "UNKNOWN_COLUMN", 'did you mean "ndv"'),
+        ("SELECT 1 FROM stats.colums", "UNKNOWN_TABLE", "stats.columns"),
+        ("DROP TABLE stats.columns", "BAD_SQL", "DROP"),
+        ("SELECT ndv FROM stats.columns WHERE column_id = 'seven'", "BAD_SQL", "seven"),
+        ("SELECT ndv FROM stats.columns WHERE ndv = ?", "UNBOUND_PARAMETER", "1 parameters"),
+        ("SELECT 1/0 + 'x'", "BAD_SQL", ""),
+        ("SELECT CAST(max AS BIGINT) FROM stats.columns WHERE max LIKE 'x%'", "BAD_SQL", "INT64"),
+        ("", "BAD_SQL", "empty"),
+    ):
         with pytest.raises(pa.ArrowException) as refusal:
             query(live_client, sql)
         message = str(refusal.value).strip("'")
@@ -193,9 +203,12 @@ def test_long_patterns_of_metadata_commands_match_nothing(live_client):
 
 def test_unknown_and_malformed_commands_are_rejected(live_client):
     for data in (
-        write_any("CommandStatementUpdate", (1, b"DELETE FROM x")), write_any("CommandNothing"), write_any("CommandStatementQuery")[:-1] + b"\xff",
-        write_message((1, b"type.googleapis.com/other.Message")), write_any("CommandStatementQuery", (1, b"\xff")),
-    ):  # fmt: skip
+        write_any("CommandStatementUpdate", (1, b"DELETE FROM x")),
+        write_any("CommandNothing"),
+        write_any("CommandStatementQuery")[:-1] + b"\xff",
+        write_message((1, b"type.googleapis.com/other.Message")),
+        write_any("CommandStatementQuery", (1, b"\xff")),
+    ):
         with pytest.raises(pa.ArrowInvalid, match=r"^\[[A-Z_]+\] "):
             live_client.get(data)
 
@@ -255,8 +268,12 @@ def test_parameters_are_bound_in_statements_for_duckdb(live_client):
 def test_parameters_of_wrong_count_or_type_are_rejected(live_client):
     prepared = prepare(live_client, "SELECT ndv FROM stats.columns WHERE column_id = ? LIMIT ?")
     two = pa.RecordBatch.from_pylist([{"a": 1, "b": 1}] * 2)
-    for batches, mention in (((two,), "one row"), ((params(a=1),), "2 parameters, and 1"), ((params(a=1, b=1).slice(0, 0),), "one row"),
-                             ((params(a="x" * 2_000_000, b=1),), "bytes")):  # fmt: skip
+    for batches, mention in (
+        ((two,), "one row"),
+        ((params(a=1),), "2 parameters, and 1"),
+        ((params(a=1, b=1).slice(0, 0),), "one row"),
+        ((params(a="x" * 2_000_000, b=1),), "bytes"),
+    ):
         with pytest.raises(pa.ArrowInvalid, match=mention):
             bind(live_client, prepared, *batches)
     with pytest.raises(pa.ArrowInvalid, match="UNBOUND_PARAMETER"):
@@ -307,8 +324,11 @@ def test_prepared_statement_is_accessible_to_its_caller_only(tmp_path):
 
 
 def test_session_actions_return_their_results(live_client):
-    for name, result in (("CloseSession", "CloseSessionResult"), ("GetSessionOptions", "GetSessionOptionsResult"),
-                         ("SetSessionOptions", "SetSessionOptionsResult")):  # fmt: skip
+    for name, result in (
+        ("CloseSession", "CloseSessionResult"),
+        ("GetSessionOptions", "GetSessionOptionsResult"),
+        ("SetSessionOptions", "SetSessionOptionsResult"),
+    ):
         (message,) = live_client.act_raw(name, write_any(f"{name}Request"))
         assert read_any(message).name == result
     assert {"CreatePreparedStatement", "CancelFlightInfo"} <= {

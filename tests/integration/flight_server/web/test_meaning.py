@@ -20,8 +20,17 @@ from tests.flight_server.web.serving import Browser, pages_of
 
 EVIL = "<script>alert(1)</script>"
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
-COLUMN = KEY | {"column_id": 1, "column_name": "c1", "logical_type": "INT", "row_count": 100, "null_count": 0,
-                "ndv": 100.0, "ndv_exact": True, "min": "0", "max": "99"}  # fmt: skip
+COLUMN = KEY | {
+    "column_id": 1,
+    "column_name": "c1",
+    "logical_type": "INT",
+    "row_count": 100,
+    "null_count": 0,
+    "ndv": 100.0,
+    "ndv_exact": True,
+    "min": "0",
+    "max": "99",
+}
 ROWS = "SELECT table_name, row_count FROM stats.tables ORDER BY 1"
 
 
@@ -39,14 +48,18 @@ def test_facets_count_and_limit_the_tables():
         browser = Browser(base)
         for number in range(3):
             put(app, [KEY | {"table_name": f"t{number}", "row_count": number}], "stats.tables")
-        app.database.write(lambda c: c.execute(
-            "UPDATE tables SET owner = 'ann', last_error = 'gone', format = 'delta' WHERE table_name = 't1'"
-        ))  # fmt: skip
+        app.database.write(
+            lambda c: c.execute(
+                "UPDATE tables SET owner = 'ann', last_error = 'gone', format = 'delta' WHERE table_name = 't1'"
+            )
+        )
         app.catalog.reload(app.database.read())
         data = json.loads(browser.get("/index.json").text)
         assert data["facets"] == {
-            "state": {"stale": 1, "failing": 1}, "format": {"external": 2, "delta": 1}, "owner": {"ann": 1},
-        }  # fmt: skip
+            "state": {"stale": 1, "failing": 1},
+            "format": {"external": 2, "delta": 1},
+            "owner": {"ann": 1},
+        }
         for query in ("state=failing", "state=stale", "owner=ann", "format=delta", "owner=ann&format=delta&q=t1"):
             found = json.loads(browser.get(f"/index.json?{query}&sort=changed&desc=1").text)
             assert [row["table_name"] for row in found["tables"]] == ["t1"]
@@ -60,13 +73,20 @@ def test_table_page_says_what_is_said_of_the_table_and_who_changed_it():
     with app_in() as app, pages_of(app) as base:
         put(app, [KEY | {"row_count": 3}], "stats.tables")
         put(app, [COLUMN | {"column_name": "c"}])
-        app.database.write(lambda c: c.execute(
-            "UPDATE tables SET description = ?, owner = 'ann', tags = ['gold'], partition_keys = ['day'],"
-            " location = 's3://b/t'", [EVIL]))  # fmt: skip
+        app.database.write(
+            lambda c: c.execute(
+                "UPDATE tables SET description = ?, owner = 'ann', tags = ['gold'], partition_keys = ['day'],"
+                " location = 's3://b/t'",
+                [EVIL],
+            )
+        )
         app.database.write(lambda c: c.execute("UPDATE table_columns SET comment = 'its <number>'"))
-        app.database.write(lambda c: c.execute(
-            "UPDATE snapshots SET operation = 'WRITE', committed_at = now() - INTERVAL 3 DAY, summary = ?",
-            ['{"userName": "bob", "job": {"jobId": "7", "jobName": "nightly"}}']))  # fmt: skip
+        app.database.write(
+            lambda c: c.execute(
+                "UPDATE snapshots SET operation = 'WRITE', committed_at = now() - INTERVAL 3 DAY, summary = ?",
+                ['{"userName": "bob", "job": {"jobId": "7", "jobName": "nightly"}}'],
+            )
+        )
         browser = Browser(base)
         page = browser.get("/table?name=lake.s.t").text
         said = ("3 d ago", "s3://b/t", "ann", "gold", "day", "its &lt;number&gt;", "bob", "nightly", "&lt;script")
@@ -95,8 +115,14 @@ def test_numbers_are_cut_with_the_whole_as_title_and_nan_and_infinity_are_told()
     with app_in() as app, pages_of(app) as base:
         put_columns(app, "t", pa.table({"x": values}))
         part = kernels.summarise(pa.chunked_array([values]), logical_types.parse("DOUBLE"))
-        sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
-                  "sketch_type": "apache-datasketches-kll-doubles-v1", "data": part.kll}  # fmt: skip
+        sketch = {
+            "target_kind": "COLUMN",
+            "storage_id": of_column(1),
+            "column_id": 1,
+            "role": "QUANTILES",
+            "sketch_type": "apache-datasketches-kll-doubles-v1",
+            "data": part.kll,
+        }
         put(app, [KEY | sketch], "stats.sketches")
         counts = {"row_count": 1000, "nan_count": 2, "null_count": 0, "min": part.min, "max": part.max}
         put(app, [KEY | counts | {"column_id": 1, "column_name": "x", "logical_type": "DOUBLE"}])
@@ -121,9 +147,16 @@ def test_sql_box_answers_statements_that_read(browser):
     assert "others are left out" in browser.get(f"/sql?q={quote(many)}").text
 
 
-@pytest.mark.parametrize("statement", [
-    "DROP TABLE tables", "ANALYZE lake.s.t", "SELECT * FROM read_csv('/etc/passwd')", "SELECT <b>", "x" * 10_001,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE tables",
+        "ANALYZE lake.s.t",
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT <b>",
+        "x" * 10_001,
+    ],
+)
 def test_sql_box_refuses_what_is_not_a_read(browser, statement):
     page, twin = (browser.get(f"/{path}?q={quote(statement)}") for path in ("sql", "sql.json"))
     assert page.status == 200 and 'role="alert"' in page.text and "<b>" not in page.text and "root:" not in page.text

@@ -34,9 +34,21 @@ KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapsho
 
 
 def column(number: int, **more):
-    return KEY | {"column_id": number, "column_name": f"c{number}", "logical_type": "INT", "row_count": 100,
-                  "null_count": number % 3, "ndv": float(100 - number % 3), "ndv_exact": True, "min": "0",
-                  "max": "99"} | more  # fmt: skip
+    return (
+        KEY
+        | {
+            "column_id": number,
+            "column_name": f"c{number}",
+            "logical_type": "INT",
+            "row_count": 100,
+            "null_count": number % 3,
+            "ndv": float(100 - number % 3),
+            "ndv_exact": True,
+            "min": "0",
+            "max": "99",
+        }
+        | more
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +56,20 @@ def app():
     with app_in() as app:
         for snapshot in (1, 2):
             at = {"snapshot_id": snapshot}
-            put(app, [KEY | at | {"row_count": 100 * snapshot, "data_file_count": 3, "total_size_bytes": 2048}],
-                "stats.tables")  # fmt: skip
+            put(
+                app,
+                [KEY | at | {"row_count": 100 * snapshot, "data_file_count": 3, "total_size_bytes": 2048}],
+                "stats.tables",
+            )
             put(app, [column(number, row_count=100 * snapshot, **at) for number in range(1, 61)])
-            sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "QUANTILES",
-                      "sketch_type": "apache-datasketches-kll-doubles-v1", "data": kll(np.arange(100.0))}  # fmt: skip
+            sketch = {
+                "target_kind": "COLUMN",
+                "storage_id": of_column(1),
+                "column_id": 1,
+                "role": "QUANTILES",
+                "sketch_type": "apache-datasketches-kll-doubles-v1",
+                "data": kll(np.arange(100.0)),
+            }
             put(app, [KEY | at | sketch], "stats.sketches")
         evil = {"min": "\x1b[2J\u202e", "max": "<b>bold", "logical_type": "STRING"}
         put(app, [column(1, table_name=EVIL, column_name=QUOTE, **evil)])
@@ -78,10 +99,13 @@ def test_first_page_lists_tables(browser):
 @pytest.mark.parametrize(
     ("query", "names"),
     [
-        ("?q=SALAR", ["lake.hr.salaries"]), ("?in=lake.hr", ["lake.hr.salaries"]), ("?in=nosuch", []),
-        ("?sort=rows&desc=1", ["lake.s.t", "lake.hr.salaries", f"lake.s.{EVIL}"]), ("?q=wage", []),
+        ("?q=SALAR", ["lake.hr.salaries"]),
+        ("?in=lake.hr", ["lake.hr.salaries"]),
+        ("?in=nosuch", []),
+        ("?sort=rows&desc=1", ["lake.s.t", "lake.hr.salaries", f"lake.s.{EVIL}"]),
+        ("?q=wage", []),
     ],
-)  # fmt: skip
+)
 def test_tables_are_searched_and_sorted(browser, query, names):
     data = json.loads(browser.get(f"/index.json{query}").text)
     assert [row["name"] for row in data["tables"]] == names
@@ -120,8 +144,9 @@ def test_table_page_shows_the_latest_check_results(browser, app):
     CheckStore(app.database).put([(key, 2, [passed, missed])], datetime(2026, 1, 2, tzinfo=UTC))
     data = json.loads(browser.get("/table.json?name=lake.s.t").text)
     assert [(row["rule"], row["state"]) for row in data["checks"]] == [
-        (missed.rule, "FAILED"), ("row_count > 0", "PASSED"),
-    ]  # fmt: skip
+        (missed.rule, "FAILED"),
+        ("row_count > 0", "PASSED"),
+    ]
     page = browser.get("/table?name=lake.s.t").text
     assert "2026-01-02" in page and EVIL not in page and "<img" not in page
     assert "1 of 2 checks did not pass" in page
@@ -196,8 +221,12 @@ def test_every_link_leads_to_a_page_with_a_json_version(browser, most):
 
 
 def test_names_and_values_are_escaped(browser):
-    for url in ("/", f"/table?name={quote(f'lake.s.{EVIL}')}",
-                f"/column?table={quote(f'lake.s.{EVIL}')}&name={quote(QUOTE)}", f"/?q={quote(QUOTE)}"):  # fmt: skip
+    for url in (
+        "/",
+        f"/table?name={quote(f'lake.s.{EVIL}')}",
+        f"/column?table={quote(f'lake.s.{EVIL}')}&name={quote(QUOTE)}",
+        f"/?q={quote(QUOTE)}",
+    ):
         text = browser.get(url).text
         assert not [raw for raw in (EVIL, "<img", "<b>", "\x1b", "\u202e") if raw in text], url
     assert "&lt;b&gt;bold" in browser.get(f"/table?name={quote(f'lake.s.{EVIL}')}").text
@@ -221,12 +250,21 @@ def full_name(name: str) -> str:
 @pytest.mark.parametrize(
     ("url", "status"),
     [
-        ("/no/such/page", 404), ("/%3Cscript%3Ealert(3)", 404), ("/table", 400), ("/table?name=nonsense", 400),
-        ("/table?name=lake.s.nosuch", 404), ("/column?table=lake.s.t&name=nosuch", 404), ("/static/../../x", 404),
-        ("/table.json?name=lake.s.nosuch", 404), ("/table?name=" + "x" * 20_000, 400), ("/?page=99999999999", 200),
-        ("/?page=-1&sort=%00", 200), ("/table?name=lake.s.t%00", 404), ("/column?table=lake.s.t&name=c1&then=x", 200),
+        ("/no/such/page", 404),
+        ("/%3Cscript%3Ealert(3)", 404),
+        ("/table", 400),
+        ("/table?name=nonsense", 400),
+        ("/table?name=lake.s.nosuch", 404),
+        ("/column?table=lake.s.t&name=nosuch", 404),
+        ("/static/../../x", 404),
+        ("/table.json?name=lake.s.nosuch", 404),
+        ("/table?name=" + "x" * 20_000, 400),
+        ("/?page=99999999999", 200),
+        ("/?page=-1&sort=%00", 200),
+        ("/table?name=lake.s.t%00", 404),
+        ("/column?table=lake.s.t&name=c1&then=x", 200),
     ],
-)  # fmt: skip
+)
 def test_wrong_urls_have_their_status_and_no_traceback(browser, url, status):
     response = browser.get(url)
     assert response.status == status and "Traceback" not in response.text and "<script>" not in response.text
@@ -242,9 +280,16 @@ def test_metrics_and_health_are_served(browser):
     assert json.loads(browser.get("/health").text) == {"status": "ok"}
 
 
-@pytest.mark.parametrize(("host", "status"), [
-    ("evil.example", 400), ("evil.example:8816", 400), ("localhost:8816", 200), ("127.0.0.1", 200), ("[::1]:80", 200),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example", 400),
+        ("evil.example:8816", 400),
+        ("localhost:8816", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:80", 200),
+    ],
+)
 def test_open_server_accepts_only_loopback_host_headers(browser, host, status):
     response = browser.get("/", Host=host)
     assert response.status == status and ("lake.s.t" in response.text) == (status == 200)
@@ -262,10 +307,13 @@ def guarded(app, tmp_path_factory):
         "some": (["stats.read"], ["lake.s.*"]),
         "writer": (["stats.write"], ["*"]),
     }
-    tokens.write_text("".join(
-        f'[[token]]\nname = "{name}"\nsha256 = "{hashlib.sha256(name.encode()).hexdigest()}"\n'
-        f"scopes = {json.dumps(scopes)}\ntables = {json.dumps(tables)}\n" for name, (scopes, tables) in entries.items()
-    ))  # fmt: skip
+    tokens.write_text(
+        "".join(
+            f'[[token]]\nname = "{name}"\nsha256 = "{hashlib.sha256(name.encode()).hexdigest()}"\n'
+            f"scopes = {json.dumps(scopes)}\ntables = {json.dumps(tables)}\n"
+            for name, (scopes, tables) in entries.items()
+        )
+    )
     with pages_of(app, tokens) as base:
         yield base
 
@@ -359,8 +407,16 @@ def test_pages_beyond_the_limit_are_unavailable_and_health_is_served(app, monkey
     def slow(*_):
         started.release()
         assert finish.wait(30)
-        return {"catalogs": [], "tables": [], "matching": 0, "total": 0, "page": 1, "pages": 1, "columns": [],
-                "facets": {}}  # fmt: skip
+        return {
+            "catalogs": [],
+            "tables": [],
+            "matching": 0,
+            "total": 0,
+            "page": 1,
+            "pages": 1,
+            "columns": [],
+            "facets": {},
+        }
 
     monkeypatch.setattr(site.data, "catalog", slow)
     with pages_of(app) as base, ThreadPoolExecutor(2) as pool:

@@ -15,8 +15,9 @@ def test_floecat_command_reads_the_selected_columns_and_rows(live_client):
     found = live_client.read(data, x_query_id="q-1")
     assert found.column_names == ["name", "writable"]
     assert sorted(found.to_pylist(), key=lambda row: row["name"]) == [
-        {"name": "stats.columns", "writable": True}, {"name": "sys.flights", "writable": False},
-    ]  # fmt: skip
+        {"name": "stats.columns", "writable": True},
+        {"name": "sys.flights", "writable": False},
+    ]
     json_command = {"table": "sys.flights", "columns": ["name", "writable"]}
     assert live_client.info(data).schema == live_client.info(json_command).schema
 

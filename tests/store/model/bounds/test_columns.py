@@ -38,8 +38,20 @@ READ = {
     "string": str,
     "bytes_hex": bytes.fromhex,
 }
-ORDERABLE = ["BOOLEAN", "INT", "FLOAT", "DOUBLE", "DECIMAL(38,10)", "STRING", "UUID", "BINARY", "DATE", "TIME",
-             "TIMESTAMP", "TIMESTAMPTZ"]  # fmt: skip
+ORDERABLE = [
+    "BOOLEAN",
+    "INT",
+    "FLOAT",
+    "DOUBLE",
+    "DECIMAL(38,10)",
+    "STRING",
+    "UUID",
+    "BINARY",
+    "DATE",
+    "TIME",
+    "TIMESTAMP",
+    "TIMESTAMPTZ",
+]
 
 
 # Golden vectors.
@@ -172,11 +184,17 @@ def test_error_has_the_index_of_the_first_bad_row():
         ("DOUBLE", pa.chunked_array([[1.5], [None, math.nan, -0.0]]), ["1.5", None, "NaN", "0"]),
         ("DOUBLE", pa.array([1, None]), ["1.0", None]),
         ("DOUBLE", pa.array([1.5, None, 1.5]).dictionary_encode(), ["1.5", None, "1.5"]),
-        ("DECIMAL(5,2)", pa.array([Decimal("9.99"), Decimal("1.5"), None, Decimal("-0.01")], pa.decimal128(5, 2))[1:],
-         ["1.5", None, "-0.01"]),
+        (
+            "DECIMAL(5,2)",
+            pa.array([Decimal("9.99"), Decimal("1.5"), None, Decimal("-0.01")], pa.decimal128(5, 2))[1:],
+            ["1.5", None, "-0.01"],
+        ),
         ("DECIMAL(5,2)", pa.array([Decimal("-0.01"), None, Decimal(0)], pa.decimal32(5, 2)), ["-0.01", None, "0"]),
-        ("DECIMAL(60,10)", pa.array([Decimal("-0.0000000001"), Decimal(10**40)], pa.decimal256(60, 10)),
-         ["-0.0000000001", "1" + "0" * 40]),
+        (
+            "DECIMAL(60,10)",
+            pa.array([Decimal("-0.0000000001"), Decimal(10**40)], pa.decimal256(60, 10)),
+            ["-0.0000000001", "1" + "0" * 40],
+        ),
         ("DECIMAL(7,0)", pa.array([Decimal(1500), None], pa.decimal128(5, -2)), ["1500", None]),
         ("DECIMAL(5,2)", pa.array([15, None]), ["15", None]),
         ("DECIMAL(5,2)", pa.array([0.1, None]), ["0.1", None]),
@@ -186,29 +204,49 @@ def test_error_has_the_index_of_the_first_bad_row():
         ("BINARY", pa.array([b"\0\x7f\xff", b"", None]), ["AH//", "", None]),
         ("BINARY", pa.array([b"ab", None], pa.binary(2)), ["YWI=", None]),
         ("BINARY", pa.array([b"ab"], pa.binary_view()), ["YWI="]),
-        ("UUID", pa.array([None, b"\x01" * 16, bytes(range(240, 256))], pa.binary(16))[1:],
-         ["01010101-0101-0101-0101-010101010101", "f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfeff"]),
+        (
+            "UUID",
+            pa.array([None, b"\x01" * 16, bytes(range(240, 256))], pa.binary(16))[1:],
+            ["01010101-0101-0101-0101-010101010101", "f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfeff"],
+        ),
         ("UUID", pa.array([b"\x01" * 16, None], pa.uuid()), ["01010101-0101-0101-0101-010101010101", None]),
         ("UUID", pa.array(["01010101-0101-0101-0101-01010101010F"]), ["01010101-0101-0101-0101-01010101010f"]),
-        ("DATE", pa.array([-719529, -719528, 2932896, 2932897], pa.int32()).cast(pa.date32()),
-         [None, "0000-01-01", "9999-12-31", None]),
+        (
+            "DATE",
+            pa.array([-719529, -719528, 2932896, 2932897], pa.int32()).cast(pa.date32()),
+            [None, "0000-01-01", "9999-12-31", None],
+        ),
         ("DATE", pa.array([-1, 86_400_000, None], pa.int64()).cast(pa.date64()), ["1969-12-31", "1970-01-02", None]),
         ("TIME", pa.array([0, 86399999, None], pa.time32("ms")), ["00:00:00", "23:59:59.999", None]),
         ("TIME", pa.array([1, 1000], pa.time64("ns")), ["00:00:00", "00:00:00.000001"]),
         ("TIME(0)", pa.array([999_999], pa.time64("us")), ["00:00:00"]),
-        ("TIMESTAMP", pa.array([-62167219201, -1, 2**62, None], pa.timestamp("s")),
-         [None, "1969-12-31T23:59:59", None, None]),
-        ("TIMESTAMP", pa.array([-1, 999, 2**63 - 1, None], pa.timestamp("ns")),
-         ["1969-12-31T23:59:59.999999", "1970-01-01T00:00:00", "2262-04-11T23:47:16.854775", None]),
+        (
+            "TIMESTAMP",
+            pa.array([-62167219201, -1, 2**62, None], pa.timestamp("s")),
+            [None, "1969-12-31T23:59:59", None, None],
+        ),
+        (
+            "TIMESTAMP",
+            pa.array([-1, 999, 2**63 - 1, None], pa.timestamp("ns")),
+            ["1969-12-31T23:59:59.999999", "1970-01-01T00:00:00", "2262-04-11T23:47:16.854775", None],
+        ),
         ("TIMESTAMP(6)", pa.array([0], pa.timestamp("s")), ["1970-01-01T00:00:00.000000"]),
-        ("TIMESTAMPTZ", pa.array([-1, 0, 100, 1500, None], pa.timestamp("ms", "Europe/Paris")),
-         ["1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00Z", "1970-01-01T00:00:00.100Z", "1970-01-01T00:00:01.500Z",
-          None]),
+        (
+            "TIMESTAMPTZ",
+            pa.array([-1, 0, 100, 1500, None], pa.timestamp("ms", "Europe/Paris")),
+            [
+                "1969-12-31T23:59:59.999Z",
+                "1970-01-01T00:00:00Z",
+                "1970-01-01T00:00:00.100Z",
+                "1970-01-01T00:00:01.500Z",
+                None,
+            ],
+        ),
         ("TIMESTAMPTZ", pa.array([1000], pa.timestamp("us", "UTC")), ["1970-01-01T00:00:00.001Z"]),
         ("TIMESTAMPTZ(1)", pa.array([-1], pa.timestamp("ms", "UTC")), ["1969-12-31T23:59:59.9Z"]),
         ("INTERVAL", pa.array([1, None], pa.duration("s")), [None, None]),
     ],
-)  # fmt: skip
+)
 def test_arrays_encode_to_canonical_text(type, array, expected):
     assert encoded(array, type) == expected
 

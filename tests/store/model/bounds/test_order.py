@@ -29,8 +29,20 @@ from tests.store.model.bounds.forms import text_of, texts
 
 ORDERED = {
     "INT": ["-9223372036854775808", "-1", "0", "9", "10", "9223372036854775806", "9223372036854775807"],
-    "DOUBLE": ["-Infinity", "-1.0E300", "-10.0", "-9.0", "-4.9E-324", "0", "4.9E-324", "9.0", "10.0", "1.0E7",
-               "Infinity", "NaN"],
+    "DOUBLE": [
+        "-Infinity",
+        "-1.0E300",
+        "-10.0",
+        "-9.0",
+        "-4.9E-324",
+        "0",
+        "4.9E-324",
+        "9.0",
+        "10.0",
+        "1.0E7",
+        "Infinity",
+        "NaN",
+    ],
     "FLOAT": ["-Infinity", "-1.0", "0", "1.4E-45", "2.0", "10.0", "3.4028235E38", "Infinity", "NaN"],
     "DECIMAL(38,10)": ["-10", "-9.5", "0", "0.0000000001", "9", "10", "12345678901234567890.5"],
     "DECIMAL(5,2)": ["-" + "1" * 40, "-0.001", "0", "0.0005", "9", "10", "1" * 40],  # more digits than the type has
@@ -38,14 +50,22 @@ ORDERED = {
     "BOOLEAN": ["false", "true"],
     "STRING": ["", "10", "9", "Z", "a", "é", "\uffff", "😀"],
     "BINARY": ["", "AA==", "fw==", "gA==", "/w=="],
-    "UUID": ["00000000-0000-0000-0000-000000000001", "7f000000-0000-0000-0000-000000000000",
-             "80000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"],
+    "UUID": [
+        "00000000-0000-0000-0000-000000000001",
+        "7f000000-0000-0000-0000-000000000000",
+        "80000000-0000-0000-0000-000000000000",
+        "ffffffff-ffff-ffff-ffff-ffffffffffff",
+    ],
     "DATE": ["0000-01-01", "0005-01-01", "1969-12-31", "1970-01-01", "9999-12-31"],
     "TIME": ["00:00:00", "09:59:59.999999", "10:00:00", "10:00:00.1", "10:00:00.12", "23:59:59.999999"],
     "TIMESTAMP": ["0000-01-01T00:00:00", "1969-12-31T23:59:59.999999", "1970-01-01T00:00:00"],
-    "TIMESTAMPTZ": ["1969-12-31T23:59:59.999999Z", "1970-01-01T00:00:00Z", "1970-01-01T00:00:00.100Z",
-                    "1970-01-01T00:00:00.100001Z"],
-}  # fmt: skip
+    "TIMESTAMPTZ": [
+        "1969-12-31T23:59:59.999999Z",
+        "1970-01-01T00:00:00Z",
+        "1970-01-01T00:00:00.100Z",
+        "1970-01-01T00:00:00.100001Z",
+    ],
+}
 
 
 @pytest.mark.parametrize("type", ORDERED)
@@ -71,9 +91,20 @@ def test_bounds_of_which_one_is_unknown_are_a_range():
     assert not is_range("2", "1", parse("INT"))
 
 
-KEY_TYPES = {"INT": pa.int64(), "DOUBLE": pa.int64(), "FLOAT": pa.int64(), "BOOLEAN": pa.uint8(), "DATE": pa.int64(),
-             "TIME": pa.int64(), "TIMESTAMP": pa.int64(), "TIMESTAMPTZ": pa.int64(), "STRING": pa.binary(),
-             "UUID": pa.binary(), "BINARY": pa.binary(), "DECIMAL(38,10)": pa.string()}  # fmt: skip
+KEY_TYPES = {
+    "INT": pa.int64(),
+    "DOUBLE": pa.int64(),
+    "FLOAT": pa.int64(),
+    "BOOLEAN": pa.uint8(),
+    "DATE": pa.int64(),
+    "TIME": pa.int64(),
+    "TIMESTAMP": pa.int64(),
+    "TIMESTAMPTZ": pa.int64(),
+    "STRING": pa.binary(),
+    "UUID": pa.binary(),
+    "BINARY": pa.binary(),
+    "DECIMAL(38,10)": pa.string(),
+}
 
 
 @pytest.mark.parametrize("type", KEY_TYPES)
@@ -100,11 +131,19 @@ VALUES = {
 
 
 READ = {
-    "BOOLEAN": lambda text: text == "true", "INT": int, "FLOAT": lambda text: float(np.float32(text)), "DOUBLE": float,
-    "DECIMAL(38,10)": Decimal, "STRING": str, "UUID": uuid.UUID, "BINARY": base64.b64decode,
-    "DATE": date.fromisoformat, "TIME": time.fromisoformat, "TIMESTAMP": datetime.fromisoformat,
+    "BOOLEAN": lambda text: text == "true",
+    "INT": int,
+    "FLOAT": lambda text: float(np.float32(text)),
+    "DOUBLE": float,
+    "DECIMAL(38,10)": Decimal,
+    "STRING": str,
+    "UUID": uuid.UUID,
+    "BINARY": base64.b64decode,
+    "DATE": date.fromisoformat,
+    "TIME": time.fromisoformat,
+    "TIMESTAMP": datetime.fromisoformat,
     "TIMESTAMPTZ": datetime.fromisoformat,
-}  # fmt: skip
+}
 
 
 def rank(value):

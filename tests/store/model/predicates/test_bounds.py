@@ -28,39 +28,119 @@ LONG = "9" * 76
 ROWS = {
     "INT": ["0", "9", "10", "-1", "-10", "9007199254740993", "9223372036854775807", "-9223372036854775808"],
     "FLOAT": ["0", "9.0", "0.1", "1.6777216E7", "3.4E38", "1.4E-45", "-2.5", "NaN", "Infinity", "-Infinity"],
-    "DOUBLE": ["0", "9.0", "0.1", "0.30000000000000004", "9.007199254740992E15", "4.9E-324", "-2.5", "NaN",
-               "Infinity", "-Infinity"],
+    "DOUBLE": [
+        "0",
+        "9.0",
+        "0.1",
+        "0.30000000000000004",
+        "9.007199254740992E15",
+        "4.9E-324",
+        "-2.5",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+    ],
     "DECIMAL(10,2)": ["0", "9", "10", "-1", "-1.5", "-1.51", "-10", "9.99", "0.01", "-0.01"],
     "DECIMAL(38,0)": ["9" * 38, "-" + "9" * 38, "1" + "0" * 37, "9"],
     "DECIMAL(76,38)": ["9" * 38 + "." + "9" * 38, "-" + "9" * 38 + "." + "9" * 38, "0." + "0" * 37 + "1", "9"],
     "DECIMAL(76,0)": [LONG, f"-{LONG}", "9007199254740993"],
     "STRING": ["", "9", "10", "-1", "a", "Z", "é", "\uffff", "😀", "2026-01-31", "true", "AA==", "NaN", "0.1"],
     "BINARY": ["", "AA==", "fw==", "gA==", "/w==", "AGE=", "true"],
-    "UUID": ["00000000-0000-0000-0000-000000000001", "7f000000-0000-0000-0000-000000000000",
-             "80000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"],
+    "UUID": [
+        "00000000-0000-0000-0000-000000000001",
+        "7f000000-0000-0000-0000-000000000000",
+        "80000000-0000-0000-0000-000000000000",
+        "ffffffff-ffff-ffff-ffff-ffffffffffff",
+    ],
     "BOOLEAN": ["true", "false"],
     "DATE": ["0000-02-29", "0001-01-01", "1969-12-31", "1970-01-10", "2026-01-31", "9999-12-31"],
     "TIME": ["00:00:00", "09:00:00", "09:00:00.1", "10:00:00", "23:59:59.999999"],
     "TIME(3)": ["09:00:00.000", "09:00:00.100"],
-    "TIMESTAMP": ["0000-01-01T00:00:00", "1969-12-31T23:59:59.999999", "2026-01-31T12:00:00", "2026-01-31T12:00:00.1",
-                  "9999-12-31T23:59:59.999999"],
+    "TIMESTAMP": [
+        "0000-01-01T00:00:00",
+        "1969-12-31T23:59:59.999999",
+        "2026-01-31T12:00:00",
+        "2026-01-31T12:00:00.1",
+        "9999-12-31T23:59:59.999999",
+    ],
     "TIMESTAMP(3)": ["2026-01-31T12:00:00.000", "2026-01-31T12:00:00.100", "1969-12-31T23:59:59.999"],
-    "TIMESTAMPTZ": ["0000-01-01T00:00:00Z", "1969-12-31T23:59:59.999999Z", "2026-01-31T12:00:00Z",
-                    "2026-01-31T12:00:00.100Z", "9999-12-31T23:59:59.999999Z"],
+    "TIMESTAMPTZ": [
+        "0000-01-01T00:00:00Z",
+        "1969-12-31T23:59:59.999999Z",
+        "2026-01-31T12:00:00Z",
+        "2026-01-31T12:00:00.100Z",
+        "9999-12-31T23:59:59.999999Z",
+    ],
     "TIMESTAMPTZ(0)": ["2026-01-31T12:00:00Z", "2026-01-31T13:00:00Z"],
     "INTERVAL": ["P1D", "9"],
     "JSON": [],
     None: ["9", "a"],
-}  # fmt: skip
-NUMBERS = [0, 9, 10, -2, 9.0, 8.5, -2.5, 0.1, 0.30000000000000004, 1e300, -1e300, 2**53 + 1, 2.0**53, 2**63, 10**76,
-           -(10**76), 1e-300, -1e-300, 3.4e38, 16777217, Decimal("1E-400"), Decimal("-1E+999999999"),
-           Decimal("9007199254740992.5"), Decimal("9" * 38 + "." + "9" * 38), math.inf, -math.inf]  # fmt: skip
-TEXTS = [*sorted({text for texts in ROWS.values() for text in texts}), " 9 ", "+9", "09", "9.0", "8.5", "1e1", "0.10",
-         "-1.505", "1e999999999", "seven", "TRUE", "f", "tRuE", "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF", "AB==", "AA",
-         "2026-1-31", "2026-02-30", "10000-01-01", "-0001-01-01", "19000", "09:00", "09:00:00.1000000", "24:00:00",
-         "09:00:00.1000001", "2026-01-31T12:00:00.1000001", "2026-01-31T12:00", "2026-01-31 12:00:00",
-         "2026-01-31T14:00:00+02:00", "2026-01-31T12:00:00.1000001Z", "2026-01-31T10:30:00-01:30",
-         "9999-12-31T23:59:59.9999999Z", "\ud800", "a\x00"]  # fmt: skip
+}
+NUMBERS = [
+    0,
+    9,
+    10,
+    -2,
+    9.0,
+    8.5,
+    -2.5,
+    0.1,
+    0.30000000000000004,
+    1e300,
+    -1e300,
+    2**53 + 1,
+    2.0**53,
+    2**63,
+    10**76,
+    -(10**76),
+    1e-300,
+    -1e-300,
+    3.4e38,
+    16777217,
+    Decimal("1E-400"),
+    Decimal("-1E+999999999"),
+    Decimal("9007199254740992.5"),
+    Decimal("9" * 38 + "." + "9" * 38),
+    math.inf,
+    -math.inf,
+]
+TEXTS = [
+    *sorted({text for texts in ROWS.values() for text in texts}),
+    " 9 ",
+    "+9",
+    "09",
+    "9.0",
+    "8.5",
+    "1e1",
+    "0.10",
+    "-1.505",
+    "1e999999999",
+    "seven",
+    "TRUE",
+    "f",
+    "tRuE",
+    "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF",
+    "AB==",
+    "AA",
+    "2026-1-31",
+    "2026-02-30",
+    "10000-01-01",
+    "-0001-01-01",
+    "19000",
+    "09:00",
+    "09:00:00.1000000",
+    "24:00:00",
+    "09:00:00.1000001",
+    "2026-01-31T12:00:00.1000001",
+    "2026-01-31T12:00",
+    "2026-01-31 12:00:00",
+    "2026-01-31T14:00:00+02:00",
+    "2026-01-31T12:00:00.1000001Z",
+    "2026-01-31T10:30:00-01:30",
+    "9999-12-31T23:59:59.9999999Z",
+    "\ud800",
+    "a\x00",
+]
 LITERALS = [*NUMBERS, *TEXTS, True, False, None]
 
 
@@ -156,8 +236,14 @@ def literal_value(literal, kind):
     return literal if literal in (math.inf, -math.inf) else Fraction(str(literal))
 
 
-COMPARES = {Op.EQ: operator.eq, Op.NEQ: operator.ne, Op.LT: operator.lt, Op.LTE: operator.le, Op.GT: operator.gt,
-            Op.GTE: operator.ge}  # fmt: skip
+COMPARES = {
+    Op.EQ: operator.eq,
+    Op.NEQ: operator.ne,
+    Op.LT: operator.lt,
+    Op.LTE: operator.le,
+    Op.GT: operator.gt,
+    Op.GTE: operator.ge,
+}
 
 
 def oracle(node, row):
@@ -193,8 +279,13 @@ def rows_of(*rows):
     return pa.record_batch([pa.array(column, pa.string()) for column in columns], SCHEMA)
 
 
-ALL = rows_of(*((kind, text, other) for kind, texts in ROWS.items()
-                for text, other in zip([*texts, None], [None, *texts], strict=True)))  # fmt: skip
+ALL = rows_of(
+    *(
+        (kind, text, other)
+        for kind, texts in ROWS.items()
+        for text, other in zip([*texts, None], [None, *texts], strict=True)
+    )
+)
 
 
 @pytest.fixture(scope="module")
@@ -300,16 +391,31 @@ def test_there_is_a_sort_key_for_each_ordered_kind():
 
 # Examples.
 
-BOUNDS = [("INT", "9"), ("INT", "10"), ("INT", "-1"), ("STRING", "9"), ("STRING", "10"), ("DATE", "2026-01-31"),
-          ("DOUBLE", "10.0"), ("TIMESTAMPTZ", "2026-01-31T00:00:00Z"), (None, "10")]  # fmt: skip
+BOUNDS = [
+    ("INT", "9"),
+    ("INT", "10"),
+    ("INT", "-1"),
+    ("STRING", "9"),
+    ("STRING", "10"),
+    ("DATE", "2026-01-31"),
+    ("DOUBLE", "10.0"),
+    ("TIMESTAMPTZ", "2026-01-31T00:00:00Z"),
+    (None, "10"),
+]
 
 
-@pytest.mark.parametrize(("op", "values", "kept"), [
-    (Op.GT, (9,), ["10", "10.0"]), (Op.LT, (-0.5,), ["-1"]), (Op.EQ, (10.0,), ["10", "10.0"]),
-    (Op.GT, ("9",), ["10", "2026-01-31", "10.0"]),
-    (Op.LTE, ("010",), ["9", "10", "-1", "10.0"]), (Op.GTE, ("2026-01-31",), ["9", "2026-01-31"]),
-    (Op.EQ, ("2026-01-31T01:00:00+01:00",), ["2026-01-31T00:00:00Z"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("op", "values", "kept"),
+    [
+        (Op.GT, (9,), ["10", "10.0"]),
+        (Op.LT, (-0.5,), ["-1"]),
+        (Op.EQ, (10.0,), ["10", "10.0"]),
+        (Op.GT, ("9",), ["10", "2026-01-31", "10.0"]),
+        (Op.LTE, ("010",), ["9", "10", "-1", "10.0"]),
+        (Op.GTE, ("2026-01-31",), ["9", "2026-01-31"]),
+        (Op.EQ, ("2026-01-31T01:00:00+01:00",), ["2026-01-31T00:00:00Z"]),
+    ],
+)
 def test_numbers_suit_numeric_types_and_texts_those_that_read_them(duck, op, values, kept):
     batch = rows_of(*((kind, text, None) for kind, text in BOUNDS))
     rows = matching_rows(duck, Leaf(" MIN ", op, values), batch)

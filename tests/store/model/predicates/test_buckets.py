@@ -51,32 +51,48 @@ def test_buckets_are_those_of_pyiceberg(type, data):
 
 @pytest.mark.parametrize(
     ("literal", "type", "same"),
-    [(205.0, "INT", 205), (Decimal("1.50"), "DECIMAL(10,2)", "1.5"), ("2026-01-31", "DATE", "2026-01-31"),
-     (-0, "INT", "0")],
-)  # fmt: skip
+    [
+        (205.0, "INT", 205),
+        (Decimal("1.50"), "DECIMAL(10,2)", "1.5"),
+        ("2026-01-31", "DATE", "2026-01-31"),
+        (-0, "INT", "0"),
+    ],
+)
 def test_forms_of_one_value_have_one_bucket(literal, type, same):
     assert buckets.hash_of(literal, parse(type)) == buckets.hash_of(same, parse(type)) is not None
 
 
 @pytest.mark.parametrize(
     ("literal", "type"),
-    [(205.5, "INT"), (1 << 63, "INT"), ("abc", "INT"), ("NaN", "INT"), (Decimal("1.005"), "DECIMAL(10,2)"),
-     (1.0, "DOUBLE"),
-     ("Infinity", "DECIMAL(10,2)"), ("1e999999999", "DECIMAL(10,2)"), ("2026-01-31T00:00:00.0000001", "TIMESTAMP"),
-     (None, "INT"),
-     (True, "BOOLEAN")],
-)  # fmt: skip
+    [
+        (205.5, "INT"),
+        (1 << 63, "INT"),
+        ("abc", "INT"),
+        ("NaN", "INT"),
+        (Decimal("1.005"), "DECIMAL(10,2)"),
+        (1.0, "DOUBLE"),
+        ("Infinity", "DECIMAL(10,2)"),
+        ("1e999999999", "DECIMAL(10,2)"),
+        ("2026-01-31T00:00:00.0000001", "TIMESTAMP"),
+        (None, "INT"),
+        (True, "BOOLEAN"),
+    ],
+)
 def test_other_literals_have_none(literal, type):
     assert buckets.hash_of(literal, parse(type)) is None
 
 
 def test_known_vectors_of_the_specification():
     vectors = {
-        ("34", "INT"): 2017239379, ("14.20", "DECIMAL(9,2)"): -500754589, ("2017-11-16", "DATE"): -653330422,
-        ("22:31:08", "TIME"): -662762989, ("2017-11-16T22:31:08", "TIMESTAMP"): -2047944441,
+        ("34", "INT"): 2017239379,
+        ("14.20", "DECIMAL(9,2)"): -500754589,
+        ("2017-11-16", "DATE"): -653330422,
+        ("22:31:08", "TIME"): -662762989,
+        ("2017-11-16T22:31:08", "TIMESTAMP"): -2047944441,
         ("iceberg", "STRING"): 1210000089,
-        ("f79c3e09-677c-4bbd-a479-3f349cb785e7", "UUID"): 1488055340, ("AAECAw==", "BINARY"): -188683207,
-    }  # fmt: skip
+        ("f79c3e09-677c-4bbd-a479-3f349cb785e7", "UUID"): 1488055340,
+        ("AAECAw==", "BINARY"): -188683207,
+    }
     for (text, type), hashed in vectors.items():
         assert buckets.hash_of(text, parse(type)) == hashed & 0x7FFF_FFFF, (text, type)
 

@@ -37,7 +37,7 @@ VALUES = {
     "flag": ("BOOLEAN", [False, True], []),
     "day": ("DATE", [date(1969, 12, 31), date(2026, 1, 1), date(2026, 1, 31)], []),
     "moment": ("TIMESTAMP", [START, START + timedelta(microseconds=1), START + timedelta(days=30)], []),
-}  # fmt: skip
+}
 COLUMNS = {name: Column(at, name, parse(type)) for at, (name, (type, *_)) in enumerate(VALUES.items(), 1)}
 
 
@@ -51,7 +51,7 @@ def written(value):
 LITERALS = {
     name: st.sampled_from([None, *(written(value) for value in values if value == value), *more])
     for name, (_, values, more) in VALUES.items()
-}  # fmt: skip
+}
 
 
 @st.composite
@@ -75,14 +75,16 @@ def leaves(draw):
 TREES = st.recursive(
     leaves(),
     lambda inner: st.one_of(
-        inner.map(Not), *(st.lists(inner, min_size=1, max_size=3).map(lambda c, join=join: join(tuple(c)))
-                          for join in (And, Or)),
-    ), max_leaves=5,
-)  # fmt: skip
+        inner.map(Not),
+        *(st.lists(inner, min_size=1, max_size=3).map(lambda c, join=join: join(tuple(c))) for join in (And, Or)),
+    ),
+    max_leaves=5,
+)
 ROWS = st.lists(
     st.fixed_dictionaries({name: st.sampled_from([None, *values]) for name, (_, values, _) in VALUES.items()}),
-    min_size=1, max_size=3,
-)  # fmt: skip
+    min_size=1,
+    max_size=3,
+)
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,14 @@ class Reader:
             value, other = value.encode(), other.encode()
         if VALUES[name][0] == "INT" or VALUES[name][0].startswith("DECIMAL"):
             value = Decimal(value)
-        compares = {Op.EQ: operator.eq, Op.NEQ: operator.ne, Op.LT: operator.lt, Op.LTE: operator.le,
-                    Op.GT: operator.gt, Op.GTE: operator.ge}  # fmt: skip
+        compares = {
+            Op.EQ: operator.eq,
+            Op.NEQ: operator.ne,
+            Op.LT: operator.lt,
+            Op.LTE: operator.le,
+            Op.GT: operator.gt,
+            Op.GTE: operator.ge,
+        }
         return compares[op](value, other)
 
     def truth(self, node, row):
@@ -140,8 +148,9 @@ class Reader:
                 return some(self.compare(node.column, Op.EQ, value, literal) for literal in node.values)
             case Op.BETWEEN:
                 low, high = node.values
-                return every([self.compare(node.column, Op.GTE, value, low),
-                              self.compare(node.column, Op.LTE, value, high)])  # fmt: skip
+                return every(
+                    [self.compare(node.column, Op.GTE, value, low), self.compare(node.column, Op.LTE, value, high)]
+                )
         return self.compare(node.column, node.op, value, node.values[0])
 
 
@@ -164,12 +173,17 @@ def facts(name, values, lacking=frozenset()):
     present = [value for value in values if value is not None and value == value]
     lt = column.type
     row = {
-        "file_path": "f", "column_id": column.id, "column_name": name, "logical_type": logical,
-        "row_count": len(values), "null_count": values.count(None), "nan_count": None,
+        "file_path": "f",
+        "column_id": column.id,
+        "column_name": name,
+        "logical_type": logical,
+        "row_count": len(values),
+        "null_count": values.count(None),
+        "nan_count": None,
         "min": text_of(min(present), lt) if present else None,
         "max": text_of(max(present), lt) if present else None,
         "completeness": "COMPLETE",
-    }  # fmt: skip
+    }
     if logical in ("FLOAT", "DOUBLE"):
         row["nan_count"] = sum(value is not None and value != value for value in values)
     if "sample" in lacking:
@@ -179,8 +193,20 @@ def facts(name, values, lacking=frozenset()):
     return row | {key: None for key in lacking if key in ("min", "max", "null_count", "nan_count")}
 
 
-NAMES = ("file_path", "column_id", "column_name", "logical_type", "row_count", "null_count", "nan_count", "min", "max",
-         "completeness", "confidence_level", "row_groups_sampled")  # fmt: skip
+NAMES = (
+    "file_path",
+    "column_id",
+    "column_name",
+    "logical_type",
+    "row_count",
+    "null_count",
+    "nan_count",
+    "min",
+    "max",
+    "completeness",
+    "confidence_level",
+    "row_groups_sampled",
+)
 SCHEMA = pa.schema([FLIGHTS["stats.file_columns"].schema.field(name) for name in NAMES])
 
 
@@ -202,14 +228,16 @@ def decide():
                     parameters += [value for column in group.values() for value in column.parameters]
                 return database.execute(
                     f"SELECT {condition.may}, {condition.known}, {condition.all}, {condition.reason}"
-                    f" FROM (SELECT 'f' AS file_path) f{joins}", parameters,
-                ).fetchall()[0]  # fmt: skip
+                    f" FROM (SELECT 'f' AS file_path) f{joins}",
+                    parameters,
+                ).fetchall()[0]
 
             found = answers(())
             if certain := {
-                id for id, column in condition.columns.items()
+                id
+                for id, column in condition.columns.items()
                 if database.execute(f"FROM rows s WHERE s.column_id = {id} AND {column.prunes}").fetchall()
-            }:  # fmt: skip
+            }:
                 assert answers(certain) == found
             return found
 
@@ -226,9 +254,7 @@ LACKING = st.frozensets(st.sampled_from(["min", "max", "null_count", "nan_count"
     lacking=st.fixed_dictionaries(dict.fromkeys(VALUES, st.one_of(st.just(frozenset()), LACKING))),
 )
 def test_no_file_with_a_matching_row_is_skipped(decide, tree, rows, lacking):
-    stored = [
-        facts(name, [row[name] for row in rows], lacking[name]) for name in VALUES if "row" not in lacking[name]
-    ]  # fmt: skip
+    stored = [facts(name, [row[name] for row in rows], lacking[name]) for name in VALUES if "row" not in lacking[name]]
     may, known, all_, _ = decide(tree, stored)
     assert None not in (may, known, all_)
     assert may or not known
@@ -251,9 +277,15 @@ def test_one_value_is_decided_exactly(decide, leaf, data):
     assert may == known == all_ == (truth is True)
 
 
-@pytest.mark.parametrize(("lacking", "reason"), [
-    ("row", "NO_STATISTICS"), ("max", "NO_STATISTICS"), ("type", "NO_STATISTICS"), ("sample", "NOT_PRUNING"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("lacking", "reason"),
+    [
+        ("row", "NO_STATISTICS"),
+        ("max", "NO_STATISTICS"),
+        ("type", "NO_STATISTICS"),
+        ("sample", "NOT_PRUNING"),
+    ],
+)
 def test_why_a_comparison_is_undecided(decide, lacking, reason):
     rows = [] if lacking == "row" else [facts("int", [1, 2], frozenset([lacking]))]
     assert decide(Leaf("int", Op.GT, (3,)), rows) == (True, False, False, reason)
@@ -261,8 +293,11 @@ def test_why_a_comparison_is_undecided(decide, lacking, reason):
 
 def test_a_float_with_unknown_nans_is_undecided(decide):
     assert decide(Leaf("double", Op.LT, (-9,)), [facts("double", [1.0], frozenset(["nan_count"]))]) == (
-        True, False, False, "NOT_PRUNING",
-    )  # fmt: skip
+        True,
+        False,
+        False,
+        "NOT_PRUNING",
+    )
 
 
 def test_conditions_that_bounds_cannot_decide(decide):
@@ -306,10 +341,19 @@ def test_only_the_given_columns_skip():
     assert "m1" in by_text and "m0" not in by_text
 
 
-@pytest.mark.parametrize(("column", "literal"), [
-    ("int", "abc"), ("int", "NaN"), ("text", 5), ("day", "soon"), ("moment", "noon"), ("flag", "maybe"),
-    ("moment", "2026-01-31T00:00:00+02:00"), ("decimal", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("column", "literal"),
+    [
+        ("int", "abc"),
+        ("int", "NaN"),
+        ("text", 5),
+        ("day", "soon"),
+        ("moment", "noon"),
+        ("flag", "maybe"),
+        ("moment", "2026-01-31T00:00:00+02:00"),
+        ("decimal", True),
+    ],
+)
 def test_a_literal_of_another_type_is_refused(column, literal):
     with pytest.raises(BadLiteral, match=column):
         of_files(Leaf(column, Op.EQ, (literal,)), COLUMNS.__getitem__)

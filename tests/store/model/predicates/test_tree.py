@@ -85,18 +85,47 @@ ROW = st.tuples(
     )
 )
 LITERALS = {
-    "i": [*INTS, "007", " 12 ", "+7", "seven", "1.5", 7.0, 6.5, -0.0, True, "9223372036854775808", 10**30, 1e300,
-          2.0**53, 2.0**63, "-1e-999999999999999999999", "1e999999999", "NaN", "-Infinity", "9007199254740992.5"],
+    "i": [
+        *INTS,
+        "007",
+        " 12 ",
+        "+7",
+        "seven",
+        "1.5",
+        7.0,
+        6.5,
+        -0.0,
+        True,
+        "9223372036854775808",
+        10**30,
+        1e300,
+        2.0**53,
+        2.0**63,
+        "-1e-999999999999999999999",
+        "1e999999999",
+        "NaN",
+        "-Infinity",
+        "9007199254740992.5",
+    ],
     "j": [None, 0, 7, 7.0, 0.5, "-2147483648", "-2147483648.5", 2**31, "x"],
     "f": [*FLOATS, "NaN", "nan", "Infinity", "-0.0", "0.30", "1e2", "", "1_0", 10**400, True],
     "b": [None, True, False, "T", "f", "TRUE", "false", "1", 1, "yes"],
     "s": [*TEXTS, 1, True, 1.5, "\ud800"],
-    "t": [None, "2026-02-26T12:34:56Z", "2026-02-26T13:34:56.500+01:00", "2026-02-26T12:34:56", "0001-01-01T00:00:00Z",
-          "2026-02-26T12:34:56.0000010Z", "2026-02-26T12:34:56.0000001Z", "yesterday", 5],
+    "t": [
+        None,
+        "2026-02-26T12:34:56Z",
+        "2026-02-26T13:34:56.500+01:00",
+        "2026-02-26T12:34:56",
+        "0001-01-01T00:00:00Z",
+        "2026-02-26T12:34:56.0000010Z",
+        "2026-02-26T12:34:56.0000001Z",
+        "yesterday",
+        5,
+    ],
     "x": [None, "", "AA==", "AH//", "AIA=", "?", "AH//\n", "AB=="],
     "l": [1, None, "[]"],
     "none": [1, None],
-}  # fmt: skip
+}
 
 
 @st.composite
@@ -121,8 +150,14 @@ TREES = st.recursive(
 )
 
 
-COMPARES = {"EQ": operator.eq, "NEQ": operator.ne, "LT": operator.lt, "LTE": operator.le, "GT": operator.gt,
-            "GTE": operator.ge}  # fmt: skip
+COMPARES = {
+    "EQ": operator.eq,
+    "NEQ": operator.ne,
+    "LT": operator.lt,
+    "LTE": operator.le,
+    "GT": operator.gt,
+    "GTE": operator.ge,
+}
 
 
 def by_value(literal, _type):
@@ -206,9 +241,12 @@ def test_in_lists_of_70_literals_match_for_each_type(duck):
         ("f", [i / 2 for i in range(many)], one("f", 2.5, math.nan, None)),
         ("s", [f"it's {i}" for i in range(many)], one("s", "it's 5", "x", None)),
         ("x", [base64.b64encode(bytes([i])).decode() for i in range(many)], one("x", b"\x05", b"", None)),
-        ("t", [f"2026-01-01T00:{i % 60:02}:{i // 60:02}Z" for i in range(many)],
-         one("t", datetime(2026, 1, 1, 0, 5, tzinfo=UTC), datetime(2025, 1, 1, tzinfo=UTC), None)),
-    ]:  # fmt: skip
+        (
+            "t",
+            [f"2026-01-01T00:{i % 60:02}:{i // 60:02}Z" for i in range(many)],
+            one("t", datetime(2026, 1, 1, 0, 5, tzinfo=UTC), datetime(2025, 1, 1, tzinfo=UTC), None),
+        ),
+    ]:
         assert matching_rows(duck, leaf(name, "IN", *literals), table) == [0]
         assert matching_rows(duck, {"not": leaf(name, "IN", *literals)}, table) == ([] if None in literals else [1])
 
@@ -268,14 +306,22 @@ def test_integer_literals_must_fit_the_width_of_the_column():
 # Strict checks of literals.
 
 BAD = {
-    "i": ["seven", "", True, "0x1"], "f": ["many", ""], "b": ["yes", "2"], "x": ["?"], "l": ["[]"],
+    "i": ["seven", "", True, "0x1"],
+    "f": ["many", ""],
+    "b": ["yes", "2"],
+    "x": ["?"],
+    "l": ["[]"],
     "t": ["yesterday", "2026-02-26", "2026-02-30T12:34:56Z", "7"],
-}  # fmt: skip
+}
 FINE = {
-    "i": [None, 1, 1.5, 10**30, "1.5", "Infinity", " 7 "], "f": ["NaN", 1, "1e2"], "b": ["T", True, 1, None],
-    "x": ["AA==", 1], "l": [1, None], "s": ["", "seven", 1, True],
+    "i": [None, 1, 1.5, 10**30, "1.5", "Infinity", " 7 "],
+    "f": ["NaN", 1, "1e2"],
+    "b": ["T", True, 1, None],
+    "x": ["AA==", 1],
+    "l": [1, None],
+    "s": ["", "seven", 1, True],
     "t": ["2026-02-26T12:34:56Z", "2026-02-26T12:34:56.0000001Z", 5],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("column", BAD)
