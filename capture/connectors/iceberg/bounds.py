@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -127,18 +127,19 @@ _INSTANTS: Final = frozenset({Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
 _FAR: Final = 2_920_000  # days from 1970 to which ranges are derived, in either direction; some 8,000 years
 
 
-def span(transform: Transform[Any, Any], value: Any, type: LogicalType) -> tuple[Any, Any] | None:
+def span(transform: Transform[Any, Any], value: Any, type: LogicalType, bits: int = 64) -> tuple[Any, Any] | None:
     """The least and the greatest value that a transform maps to a partition value.
 
     Args:
         value: The partition value, not null.
+        bits: Width of the column's integers, 32 or 64.
 
     Returns:
         Values of the column, days or microseconds since 1970 for dates and times; the greatest is None where the type
         has none. None if the transform does not keep the order of the column.
     """
     if isinstance(transform, TruncateTransform):
-        return _truncated(transform.width, value, type)
+        return _truncated(transform.width, value, type, bits)
     unit: Any = next((unit for kind, unit in _UNITS.items() if isinstance(transform, kind)), None)
     if unit is None or not isinstance(value, int) or type.kind not in {*_INSTANTS, Kind.DATE}:
         return None
@@ -152,14 +153,36 @@ def span(transform: Transform[Any, Any], value: Any, type: LogicalType) -> tuple
     return low, high - 1
 
 
-def _truncated(width: int, value: Any, type: LogicalType) -> tuple[Any, Any] | None:
+_JAVA_INT: Final = 32  # bits of the width of a truncation, and of a column's integers before they were promoted
+
+
+def _truncated(width: int, value: Any, type: LogicalType, bits: int) -> tuple[Any, Any] | None:
+    """The range of a truncated value; None where the arithmetic of a writer may have overflowed, so that the partition
+    value has nothing to do with the values."""
     match type.kind:
         case Kind.INT if isinstance(value, int):
-            return value, min(value + width - 1, (1 << 63) - 1)
+            if 2 * width > 1 << (_JAVA_INT - 1):  # a remainder plus the width wraps around
+                return None
+            return _multiple(width, value, range(-(1 << (bits - 1)), 1 << (bits - 1)))
         case Kind.DECIMAL if isinstance(value, Decimal):
-            return value, value + (width - 1) * Decimal(1).scaleb(-(type.scale or 0))
+            scale, digits = type.scale or 0, type.precision or 0
+            unscaled = value.scaleb(scale, _WIDE)
+            if unscaled != unscaled.to_integral_value(context=_WIDE):
+                return None
+            found = _multiple(width, int(unscaled), range(1 - 10**digits, 10**digits))
+            return None if found is None else (value, Decimal(found[1]).scaleb(-scale, _WIDE))
         case Kind.STRING if isinstance(value, str):
-            return value, None if len(value) >= width else value
+            return value, None if len(value.encode(errors="surrogatepass")) >= width else value
         case Kind.BINARY if isinstance(value, bytes):
             return value, None if len(value) >= width else value
     return None
+
+
+_WIDE: Final = Context(prec=80)
+
+
+def _multiple(width: int, value: int, limits: range) -> tuple[int, int] | None:
+    """The `width` integers from `value` on; None if it is no multiple of the width (it wrapped around), or they go
+    beyond the type's limits."""
+    low, high = value, value + width - 1
+    return (low, high) if value % width == 0 and low in limits and high in limits else None

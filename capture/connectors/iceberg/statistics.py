@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
+from pyiceberg.types import IntegerType
 
 from capture.connectors.file_columns import alike, joined, live_counts, numbers, rows_of_groups
 from capture.connectors.footers.reader import Footer
@@ -147,7 +148,8 @@ class ColumnStatistics:
         known = [(transform, partition[at]) for at, transform in self._transforms(leaf, block) if at < len(partition)]
         if any(value is None for _, value in known):
             return _Span(True)
-        spans = (span(transform, value, leaf.logical) for transform, value in known)
+        bits = 32 if isinstance(leaf.type, IntegerType) else 64
+        spans = (span(transform, value, leaf.logical, bits) for transform, value in known)
         found = next((found for found in spans if found is not None), None)
         return None if found is None else _Span(False, *found)
 
@@ -202,8 +204,11 @@ def _known(group: Sequence[IcebergLeaf], block: Files, metrics: Columns) -> Iter
     """The facts that manifests have of columns of one type. They are decoded together: each call has a fixed cost."""
     files, of_columns = len(block), [metrics.get(leaf.field_id) or Metrics.unknown(len(block)) for leaf in group]
     tight = pa.concat_arrays([of_column.tight for of_column in of_columns])
-    low, low_exact = decoded([of_column.lower for of_column in of_columns], group[0], upper=False)
-    high, high_exact = decoded([of_column.upper for of_column in of_columns], group[0], upper=True)
+    lows, highs = ([getattr(of_column, side) for of_column in of_columns] for side in ("lower", "upper"))
+    if isinstance(group[0].type, NANOS):
+        lows, highs = ([_not_in_orc(of_column, block) for of_column in of_side] for of_side in (lows, highs))
+    low, low_exact = decoded(lows, group[0], upper=False)
+    high, high_exact = decoded(highs, group[0], upper=True)
     is_one = pc.equal(low, high).fill_null(False)  # one value, which both bounds are
     exact = [pc.if_else(is_one, True, _attained(side, tight)) for side in (low_exact, high_exact)]
     for at, (leaf, of_column) in enumerate(zip(group, of_columns, strict=True)):
@@ -212,6 +217,12 @@ def _known(group: Sequence[IcebergLeaf], block: Files, metrics: Columns) -> Iter
             nulls = pc.add(nulls, of_column.left_out)
         bounds = (side.slice(at * files, files) for side in (low, high, *exact))
         yield of_column, _Facts(nulls, of_column.nans, *bounds)
+
+
+def _not_in_orc(bounds: pa.Array, block: Files) -> pa.Array:
+    """Bounds of nanoseconds without those of ORC files, which Iceberg's Java library wrote in microseconds before 1.12;
+    no metadata records by which version a manifest was written."""
+    return pc.if_else(pc.equal(block.formats, "ORC"), pa.scalar(None, bounds.type), bounds)
 
 
 def _attained(exact: pa.Array, tight: pa.Array) -> pa.Array:

@@ -71,7 +71,22 @@ def test_times_before_1970_may_have_been_rounded_up():
         (DayTransform(), 10**9, "DATE"),
         (DayTransform(), 1, "INT"),
         (YearTransform(), "x", "DATE"),
+        (TruncateTransform(10_000), 2147477296, "INT"),  # -2147483648, which wrapped around
+        (TruncateTransform(10_000), 9223372036854775616, "INT"),
+        (TruncateTransform(2_000_000_000), -2_000_000_000, "INT"),  # 1,900,000,000 by 32 bits
+        (TruncateTransform(50), Decimal("99.97"), "DECIMAL(4,2)"),
+        (TruncateTransform(30), Decimal("99.90"), "DECIMAL(4,2)"),
+        (TruncateTransform(50), Decimal("-100.00"), "DECIMAL(4,2)"),
     ],
 )
-def test_other_transforms_have_no_range(transform, value, type):
+def test_what_may_have_overflowed_and_other_transforms_have_no_range(transform, value, type):
     assert span(transform, value, parse(type)) is None
+
+
+def test_a_range_that_passes_the_limit_of_32_bits_is_none():
+    assert span(TruncateTransform(10_000), 2_147_480_000, parse("INT"), 32) is None
+    assert span(TruncateTransform(10_000), 2_147_480_000, parse("INT")) == (2_147_480_000, 2_147_489_999)
+
+
+def test_a_text_is_whole_only_if_it_is_shorter_in_any_unit():
+    assert span(TruncateTransform(4), "\U0001f600", parse("STRING")) == ("\U0001f600", None)
