@@ -96,6 +96,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
     while at < len(data):
         key, at = _varint(data, at)
         number, kind = key >> 3, key & 7
+        if not number:
+            raise InvalidArgument("the message is damaged: field numbers begin with 1")
         if kind == _VARINT:
             integer, at = _varint(data, at)
             yield number, integer
@@ -103,7 +105,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
         size = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}.get(kind)
         if kind == _LENGTH:
             size, at = _varint(data, at)
-        if size is None or at + size > len(data) or not number:
+        if size is None or at + size > len(data):
             raise InvalidArgument("the message is damaged")
         yield number, data[at : at + size]
         at += size

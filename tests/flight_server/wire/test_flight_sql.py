@@ -51,6 +51,12 @@ def test_damaged_bytes_are_rejected_with_a_short_reason(data):
             assert len(str(error)) < 300
 
 
+@pytest.mark.parametrize("data", [b"\x00\x01", b"\x02\x01a", b"\x08\x01\x00\x00"], ids=["integer", "bytes", "second"])
+def test_fields_with_the_number_0_are_refused(data):
+    with pytest.raises(InvalidArgument, match="field numbers begin with 1"):
+        read_message("M", data)
+
+
 def test_message_with_too_many_fields_is_rejected():
     with pytest.raises(InvalidArgument, match="70000 fields"):
         read_message("M", write_message(*[(1, 1)] * 70_001))
