@@ -19,7 +19,17 @@ import pyarrow.compute as pc
 from flight_server.auth.principal import Principal
 from flight_server.reads.null_slots import zeroed
 from flight_server.reads.streams import MAX_QUERIES, FairSemaphore, Stream, never
-from flight_server.sql import metadata, parameters, plan, pushdown, shapes, statement_answers, statements
+from flight_server.sql import (
+    metadata,
+    parameter_types,
+    parameters,
+    plan,
+    pushdown,
+    sessions,
+    shapes,
+    statement_answers,
+    statements,
+)
 from flight_server.sql.flights import naive
 from flight_server.sql.kept_tables import KeptTable, WholeColumns
 from flight_server.sql.plan import Plan, Source
@@ -28,7 +38,7 @@ from flight_server.sql.relations import Reads, schema_of, with_schema
 from flight_server.sql.running import RunningStatements
 from flight_server.sql.sandbox import Sandbox
 from flight_server.sql.statement_answers import Capture, StatementCall
-from flight_server.sql.statements import Statement
+from flight_server.sql.statements import Explain, Statement
 from flight_server.wire import flight_sql
 from flight_server.wire.protobuf import Message, read_message, write_message
 from flight_server.wire.scan_request import ScanRequest
@@ -40,13 +50,13 @@ from store.model.predicates.arrow import to_mask
 if TYPE_CHECKING:
     from flight_server.app import App
 
+MAX_TRIED: Final = 16  # most parameters of a statement whose types are found by trying
 BIND_SECONDS: Final = 10.0  # longest time to bind a statement
 SMALL_ROWS: Final = 16_384  # most rows of an answer computed from whole columns
 _PLANS_BYTES: Final = 16 << 20
 _PREPARED_BYTES: Final = 32 << 20
 _PLAN_COST: Final = 8192  # estimated bytes of a plan besides its text
 _NULL: Final = "CAST(NULL AS "  # of `Plan.typed_sql`, in the names of columns that are expressions
-_CLOSED: Final = 1  # status of the Flight SQL standard
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,7 @@ class SqlEndpoint:
             table = metadata.answer(command, self._release)
             return table.schema, table
         planned, values = self._statement(command, caller, is_cancelled)
-        given = parameters.require(planned.plan, values)
+        given = () if planned.statement is not None else parameters.require(planned.plan, values)
         running = self._running.begin(caller, data)
         try:
             stops = lambda: running.is_set() or is_cancelled()  # noqa: E731
@@ -159,6 +169,8 @@ class SqlEndpoint:
         """Executes one of `flight_sql.ACTIONS`; its body and results are serialized messages."""
         if name == "CancelFlightInfo":
             return [self._running.cancel(read_message(name, body), caller)]
+        if name in sessions.ACTIONS:
+            return [sessions.answer(name, body)]
         request = flight_sql.read_any(body) if body else Message(name, {})
         match name:
             case "CreatePreparedStatement":
@@ -168,9 +180,7 @@ class SqlEndpoint:
                     self._find(request.data(1), caller)
                     self._prepared.drop(request.data(1))
                 return []
-            case "CloseSession":
-                return [flight_sql.write_any("CloseSessionResult", (1, _CLOSED))]
-        return [flight_sql.write_any(f"{name}Result")]
+        raise InvalidArgument(f"{name} is not supported", hint="statements only read")
 
     # Statements.
 
@@ -181,12 +191,42 @@ class SqlEndpoint:
             if planned is None:
                 if (statement := statements.parse(sql)) is not None:
                     schema = statement_answers.schema(statement, lambda sql: self._plan(sql, is_cancelled))
-                    planned = _Planned(_NO_PLAN, schema, statement)
+                    explained = self._plan(statement.sql, is_cancelled).plan if isinstance(statement, Explain) else None
+                    parameters = explained.parameters if explained is not None else ()
+                    planned = _Planned(replace(_NO_PLAN, parameters=parameters), schema, statement)
                 else:
-                    parsed = plan.make(sql)
-                    planned = _Planned(parsed, self._schema(parsed, is_cancelled))
+                    planned = self._bound(sql, is_cancelled)
             self._plans.put(sql, planned, 4 * len(sql) + _PLAN_COST)
         return planned
+
+    def _bound(self, sql: str, is_cancelled: Callable[[], bool]) -> _Planned:
+        """The plan of a SELECT with the first types of its untold parameters with which DuckDB can bind it."""
+        parsed = plan.make(sql)
+        try:
+            return _Planned(parsed, self._schema(parsed, is_cancelled))
+        except InvalidArgument:
+            if not 0 < len(parsed.untold) <= MAX_TRIED:
+                raise
+            types = self._types_that_bind(sql, parsed.untold, is_cancelled)
+            if types is None:
+                raise
+            typed = plan.make(sql, types)
+            return _Planned(typed, self._schema(typed, is_cancelled))
+
+    def _types_that_bind(
+        self, sql: str, untold: Sequence[int], is_cancelled: Callable[[], bool]
+    ) -> dict[int, pa.DataType] | None:
+        """A type for each of these parameters, one found after the other; None if there is none for one of them."""
+        types: dict[int, pa.DataType] = dict.fromkeys(untold, pa.null())
+        for number in untold:
+            for candidate in parameter_types.CANDIDATES:
+                types[number] = candidate
+                with suppress(InvalidArgument):
+                    self._schema(plan.make(sql, types), is_cancelled)
+                    break
+            else:
+                return None
+        return types
 
     def _by_shape(self, sql: str, is_cancelled: Callable[[], bool]) -> _Planned | None:
         """The plan of a statement, from one for statements with other literals; None if there is none."""

@@ -6,6 +6,7 @@ pass validation with one meaning and run with another.
 
 from __future__ import annotations
 
+import binascii
 import itertools
 import logging
 from collections import Counter
@@ -211,6 +212,8 @@ INSTANTS: Final = _words("""
 LISTS: Final = _words("array_contains array_length array_size list_contains")
 FUNCTIONS: Final = AGGREGATES | WINDOWS | TEXTS | NUMBERS | CHOICES | INSTANTS | LISTS
 
+_MARKS: Final = {TokenType.PLACEHOLDER: "", TokenType.QDCOLON: "::"}
+"""Tokens with a parameter → what follows it: sqlglot reads `?::DATE` as an operator of another dialect."""
 _ESCAPES: Final = {"d": "DATE", "t": "TIME", "ts": "TIMESTAMP"}
 # Words that may precede a parenthesis without being a call.
 _NO_CALLS: Final = _words("""
@@ -322,16 +325,18 @@ def _statement(sql: str, tokens: list[Token]) -> Query:
         raise refusal("the statement is empty", hint=_KIND)
     if len(tokens) > MAX_TOKENS:
         raise refusal(f"the statement has more than {MAX_TOKENS} words")
-    marks = [token for token in tokens if token.token_type is TokenType.PLACEHOLDER]
+    marks = [token for token in tokens if token.token_type in _MARKS]
     if any(token.token_type is TokenType.PARAMETER for token in tokens):
         raise refusal('parameters must be written as "?"')
     if len(marks) > MAX_PARAMETERS:
         raise refusal(f"the statement has more than {MAX_PARAMETERS} parameters")
     # with a blank, since `$1,$` would begin a text quoted by dollars
-    changes = [(mark.start, mark.end, f"${number} ") for number, mark in enumerate(marks, 1)]
+    changes = [(mark.start, mark.end, f"${number} {_MARKS[mark.token_type]}") for number, mark in enumerate(marks, 1)]
+    changes += _blobs(tokens)
     if any(token.token_type is TokenType.L_BRACE for token in tokens):
-        changes = sorted([*changes, *_escapes(tokens)])
+        changes += _escapes(tokens)
     if changes:
+        changes.sort()
         written, at = [], 0
         for start, end, text in changes:
             written += [sql[at:start], text]
@@ -361,6 +366,20 @@ def _escapes(tokens: list[Token]) -> Iterator[tuple[int, int, str]]:
         if word and text.token_type is TokenType.STRING and end.token_type is TokenType.R_BRACE:
             yield brace.start, name.end, f" {word}"
             yield end.start, end.end, ""
+
+
+def _blobs(tokens: list[Token]) -> Iterator[tuple[int, int, str]]:
+    """Finds binary literals, `x'00ff'`: start, end and SQL of each replacement."""
+    for mark, text in itertools.pairwise(tokens):
+        is_literal = mark.text in ("x", "X") and text.token_type is TokenType.STRING and text.start == mark.end + 1
+        if not is_literal or mark.token_type is not TokenType.VAR:
+            continue
+        try:
+            value = binascii.unhexlify(text.text)
+        except ValueError:
+            raise refusal(f"x'{text.text[:50]}' must have an even number of hexadecimal digits") from None
+        escaped = "".join(f"\\x{byte:02X}" for byte in value)
+        yield mark.start, text.end, f"CAST('{escaped}' AS BLOB)"
 
 
 def _check(statement: Query) -> None:

@@ -10,12 +10,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.sql import sql_info
-from flight_server.sql.flights import CATALOG, TABLES, Table, naive
+from flight_server.sql.flights import CATALOG, NAIVE, TABLES, Table, naive
 from flight_server.wire.protobuf import Message
 from store.model.names import with_any_between
 from store.model.schemas import KEY
 
 TABLE_TYPE: Final = "BASE TABLE"
+_TYPE_NAMES: Final = frozenset({TABLE_TYPE, "TABLE"})  # JDBC and ADBC tools ask for TABLE, as their standards name it
 MAX_NAME: Final = 64  # upper limit for the length of schema and table names
 _NOT_NULL: Final = False
 
@@ -144,7 +145,7 @@ def _of_catalog(command: Message) -> list[Table]:
 
 def _tables(command: Message) -> Iterator[dict[str, Any]]:
     schemas, names, types = _pattern(command.text(2)), _pattern(command.text(3)), command.texts(4)
-    if types and TABLE_TYPE not in types:
+    if types and _TYPE_NAMES.isdisjoint(name.upper() for name in types):
         return
     tables = [t for t in _of_catalog(command) if schemas.fullmatch(t.schema) and names.fullmatch(t.name)]
     for table in sorted(tables, key=lambda each: (each.schema, each.name)):
@@ -154,7 +155,7 @@ def _tables(command: Message) -> Iterator[dict[str, Any]]:
             "table_name": table.name,
             "table_type": TABLE_TYPE,
         }
-        yield row | ({"table_schema": _serialized(table.flight.name)} if command.flag(5) else {})
+        yield row | ({"table_schema": _serialized(f"{table.schema}.{table.name}")} if command.flag(5) else {})
 
 
 def _primary_keys(command: Message) -> Iterator[dict[str, Any]]:
@@ -216,9 +217,50 @@ def _types(command: Message) -> Iterator[dict[str, Any]]:
 
 
 @cache
-def _serialized(flight: str) -> bytes:
-    schema: pa.Schema = TABLES[flight].flight.schema
-    return naive(schema).serialize().to_pybytes()
+def _serialized(label: str) -> bytes:
+    """The schema of a table, by its schema and name; its fields say what SQL calls them, for tools that show that."""
+    table = TABLES[label]
+    fields = [field.with_metadata(_described(field, table)) for field in naive(table.flight.schema)]
+    return pa.schema(fields).serialize().to_pybytes()
+
+
+def _described(field: pa.Field, table: Table) -> dict[str, str]:
+    """The metadata that Flight SQL gives a column, by its standard keys."""
+    name = _sql_type(field.type)
+    sizes = {each[0]: each[2] for each in _TYPES}
+    facts = {
+        "CATALOG_NAME": CATALOG,
+        "SCHEMA_NAME": table.schema,
+        "TABLE_NAME": table.name,
+        "TYPE_NAME": name,
+        "IS_AUTO_INCREMENT": "0",
+        "IS_CASE_SENSITIVE": str(int(name == "VARCHAR")),
+        "IS_READ_ONLY": "1",
+        "IS_SEARCHABLE": "1",
+    }
+    if (size := sizes.get(name)) is not None:
+        facts["PRECISION"] = str(size)
+    return {f"ARROW:FLIGHT:SQL:{key}": value for key, value in facts.items()}
+
+
+def _sql_type(type_: pa.DataType) -> str:
+    """The name of a type in SQL; of lists and structs that of DuckDB's form."""
+    if pa.types.is_list(type_):
+        return f"{_sql_type(type_.value_type)}[]"
+    if pa.types.is_struct(type_):
+        return f"STRUCT({', '.join(f'{field.name} {_sql_type(field.type)}' for field in type_)})"
+    if pa.types.is_union(type_):
+        return f"UNION({', '.join(f'{field.name} {_sql_type(field.type)}' for field in type_)})"
+    if pa.types.is_integer(type_):
+        return "BIGINT" if type_.bit_width > 32 else "INTEGER"
+    named = {
+        pa.bool_(): "BOOLEAN",
+        pa.float64(): "DOUBLE",
+        pa.binary(): "BLOB",
+        pa.date32(): "DATE",
+        NAIVE: "TIMESTAMP",
+    }
+    return named.get(type_, "VARCHAR")
 
 
 _NOTHING: Final = re.compile(r"(?!)")

@@ -24,11 +24,18 @@ _TYPES: Final = {
     "TIMESTAMPNTZ": NAIVE,
     "TIMESTAMPTZ": NAIVE,
     "DATETIME": NAIVE,
+    "VARBINARY": pa.binary(),
 }
 
 
-def find(placeholders: Sequence[exp.Placeholder], tables: Sequence[Table]) -> list[pa.DataType]:
-    """The types of placeholders, numbered from 1: of the column compared with, a number in arithmetic, else text."""
+TEXT: Final = pa.string()  # of a parameter that may be anything
+CANDIDATES: Final = (TEXT, pa.int64(), pa.int32(), pa.float64(), NAIVE, pa.date32(), pa.bool_())
+"""Types of a parameter of which the text says nothing, in the order in which they are tried."""
+
+
+def find(placeholders: Sequence[exp.Placeholder], tables: Sequence[Table]) -> list[pa.DataType | None]:
+    """The types of placeholders, numbered from 1: that of a cast, of the column compared with, or a number in
+    arithmetic; None where the text says nothing, as for an argument of a function."""
     if not placeholders:
         return []
     types: dict[str, pa.DataType] = {}
@@ -36,10 +43,10 @@ def find(placeholders: Sequence[exp.Placeholder], tables: Sequence[Table]) -> li
         for field in naive(table.flight.schema):
             types.setdefault(field.name.lower(), field.type)
     inferred = {int(node.name): _parameter_type(node, types) for node in placeholders}
-    return [inferred.get(number, pa.string()) for number in range(1, max(inferred, default=0) + 1)]
+    return [inferred.get(number) for number in range(1, max(inferred, default=0) + 1)]
 
 
-def _parameter_type(node: exp.Placeholder, types: Mapping[str, pa.DataType]) -> pa.DataType:
+def _parameter_type(node: exp.Placeholder, types: Mapping[str, pa.DataType]) -> pa.DataType | None:
     parent: exp.Expression | None = node.parent
     arithmetic = False
     numbers: list[exp.Literal] = []
@@ -54,7 +61,7 @@ def _parameter_type(node: exp.Placeholder, types: Mapping[str, pa.DataType]) -> 
     if isinstance(parent, exp.Limit | exp.Offset):
         return pa.int64()
     if isinstance(parent, exp.Cast):
-        return _TYPES.get(parent.to.this.name, pa.string())
+        return _TYPES.get(parent.to.this.name, TEXT)
     if isinstance(parent, exp.Binary | exp.Between | exp.In):
         beside = [each for each in parent.iter_expressions() if isinstance(each, exp.Column)]
         for column in beside:
@@ -62,13 +69,13 @@ def _parameter_type(node: exp.Placeholder, types: Mapping[str, pa.DataType]) -> 
                 return type_
     if arithmetic:
         return pa.int64() if numbers and all(number.is_int for number in numbers) else pa.float64()
-    return pa.string()
+    return None
 
 
 def sql_name(type_: pa.DataType) -> str:
     """The DuckDB name of a type that `find` returns."""
     if pa.types.is_integer(type_):
-        return "BIGINT"
+        return "INTEGER" if type_.bit_width <= 32 else "BIGINT"
     if pa.types.is_floating(type_):
         return "DOUBLE"
     if pa.types.is_timestamp(type_):

@@ -7,8 +7,9 @@ flight needs no DuckDB: its plan is `direct`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from store.model.schemas import Flight
 
 log = logging.getLogger("statflight.server")
 
+_NO_TYPES: Final[Mapping[int, pa.DataType]] = MappingProxyType({})
 _ZONED: Final = exp.DataType.Type.TIMESTAMPTZ
 _PLAIN: Final = exp.DataType.Type.TIMESTAMP
 
@@ -50,8 +52,8 @@ class Direct:
 class Plan:
     """The plan of a statement.
 
-    `parameters` are the types of its `?`; if `now` is true, `sql` has one more, for the current time. A direct plan has
-    no `sql`.
+    `parameters` are the types of its `?`, and `untold` the numbers of those, from 0, of which the text says nothing;
+    if `now` is true, `sql` has one more parameter, for the current time. A direct plan has no `sql`.
     """
 
     sources: tuple[Source, ...]
@@ -60,24 +62,30 @@ class Plan:
     typed_sql: str  # `sql` with typed nulls for parameters, to determine the schema
     now: bool
     direct: Direct | None
+    untold: tuple[int, ...] = ()
 
 
-def make(sql: str) -> Plan:
+def make(sql: str, types: Mapping[int, pa.DataType] = _NO_TYPES) -> Plan:
     """Plans a statement.
+
+    Args:
+        sql: The statement.
+        types: Types of `untold` parameters, by their numbers from 0; text for those that are absent, and the type null
+            for those that may be anything.
 
     Raises:
         InvalidArgument: The statement is not allowed; the message has the refused part.
         NotFound: A table does not exist.
     """
     try:
-        return _make(language.parse(sql))
+        return _make(language.parse(sql), types)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
         # sqlglot parses some text that is not SQL, and then fails on its own tree.
         log.info("a statement cannot be planned: %r", error)
         raise language.refusal("the statement cannot be read") from None
 
 
-def _make(statement: Query) -> Plan:
+def _make(statement: Query, types: Mapping[int, pa.DataType]) -> Plan:
     text_sizes.check(statement)
     nodes: dict[type, list[Any]] = {}
     for node, _ in language.nodes(statement):
@@ -93,7 +101,11 @@ def _make(statement: Query) -> Plan:
         all_ = star or flights.renames_columns(node)  # which renames by position
         columns = tuple(n for n in table.flight.schema.names if all_ or n in wanted) or (_narrowest(table.flight),)
         sources.append(Source(table, f"{table.schema}.{table.name} {number}", columns))
-    parameters = tuple(parameter_types.find(nodes.get(exp.Placeholder, []), [table for _, table in reads]))
+    found = parameter_types.find(nodes.get(exp.Placeholder, []), [table for _, table in reads])
+    untold = tuple(number for number, type_ in enumerate(found) if type_ is None)
+    parameters = tuple(
+        types.get(number, parameter_types.TEXT) if type_ is None else type_ for number, type_ in enumerate(found)
+    )
     if len(reads) == 1 and (direct := _direct(statement, sources[0], reads[0][0])) is not None:
         return Plan((direct[0],), parameters, "", "", False, direct[1])
     now = _rewrite(
@@ -101,7 +113,8 @@ def _make(statement: Query) -> Plan:
     )
     typed = statement.copy() if parameters or now else None  # copied first, because generating SQL changes some trees
     text = language.write(statement)
-    return Plan(tuple(sources), parameters, text, text if typed is None else _typed(typed, parameters), now, None)
+    typed_text = text if typed is None else _typed(typed, parameters)
+    return Plan(tuple(sources), parameters, text, typed_text, now, None, untold)
 
 
 def _typed(statement: exp.Expression, parameters: Sequence[pa.DataType]) -> str:
@@ -109,7 +122,10 @@ def _typed(statement: exp.Expression, parameters: Sequence[pa.DataType]) -> str:
     for node in list(statement.find_all(exp.Placeholder)):
         number = int(node.name)
         type_ = parameters[number - 1] if number <= len(parameters) else NAIVE
-        node.replace(exp.cast(exp.Null(), parameter_types.sql_name(type_), dialect=language.DIALECT))
+        null = exp.Null()
+        if not pa.types.is_null(type_):
+            null = exp.cast(null, parameter_types.sql_name(type_), dialect=language.DIALECT)
+        node.replace(null)
     return language.write(statement)
 
 

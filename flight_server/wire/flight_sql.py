@@ -1,7 +1,8 @@
 """Messages of Flight SQL.
 
 Commands are wrapped in `google.protobuf.Any` (1 type_url · 2 value), whose type URL distinguishes them from
-Floecat's command. Fields that are not listed here are ignored.
+Floecat's command. The messages of sessions are Flight's own and come plain (`flight_server/sql/sessions.py`). Fields
+that are not listed here are ignored.
 
     ActionCreatePreparedStatementRequest   1 query
     ActionCreatePreparedStatementResult    1 prepared_statement_handle · 2 dataset_schema · 3 parameter_schema
@@ -30,8 +31,8 @@ ACTIONS: Final = {
     "ClosePreparedStatement": "Flight SQL: forgets a prepared statement",
     "CancelFlightInfo": "Flight SQL: cancels a statement that is being read",
     "CloseSession": "Flight SQL: ends a session",
-    "GetSessionOptions": "Flight SQL: options of the session; there are none",
-    "SetSessionOptions": "Flight SQL: sets options of the session; there are none",
+    "GetSessionOptions": "Flight SQL: options of the session, which are the catalog",
+    "SetSessionOptions": "Flight SQL: sets options of the session; the catalog alone, to the one there is",
 }
 _GOOGLE: Final = b"type.googleapis.com/"
 _PACKAGE: Final = "arrow.flight.protocol.sql."

@@ -43,8 +43,19 @@ def test_get_tables_filters_by_schema_name_and_type():
     )
     assert call("CommandGetTables").num_rows == len(TABLES) == call("CommandGetTables", (1, b"statflight")).num_rows
     assert call("CommandGetTables", (4, b"BASE TABLE"), (4, b"table")).num_rows == len(TABLES)  # as Grafana sends it
+    assert call("CommandGetTables", (4, b"TABLE")).num_rows == len(TABLES)  # as tools of JDBC and ADBC ask
     for no_match in ((1, b"other"), (4, b"VIEW"), (3, b"SELECT * FROM stats.columns"), (3, b"")):
         assert call("CommandGetTables", no_match).num_rows == 0
+
+
+def test_columns_of_tables_say_their_types_in_sql():
+    (found,) = call("CommandGetTables", (2, b"stats"), (3, b"files"), (5, 1)).to_pylist()
+    schema = pa.ipc.read_schema(pa.py_buffer(found["table_schema"]))
+    names = {field.name: field.metadata[b"ARROW:FLIGHT:SQL:TYPE_NAME"].decode() for field in schema}
+    assert (names["row_count"], names["file_path"], names["captured_at"]) == ("BIGINT", "VARCHAR", "TIMESTAMP")
+    assert (names["partition_spec_id"], names["equality_field_ids"]) == ("INTEGER", "BIGINT[]")
+    assert names["delete_files"].startswith("STRUCT(file_path VARCHAR, ")
+    assert schema.field("row_count").metadata[b"ARROW:FLIGHT:SQL:PRECISION"] == b"19"
 
 
 def test_escaped_wildcards_match_literally():

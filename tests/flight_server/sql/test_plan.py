@@ -55,6 +55,7 @@ ACCEPTED = [
     'select "_"."a0" from (select sum("ndv") as "a0" from "statflight"."stats"."columns" "$Table" where "ndv" > 1) "_" limit 1001',  # Power BI
     'SELECT SUM(1) AS "cnt:columns:ok" FROM "stats"."columns" "columns" HAVING (COUNT(1) > 0)',  # Tableau
     "SELECT make_timestamp(2026, 1, 31, 12, 0, 0.5), make_timestamp(row_count), epoch_ms(row_count), epoch_ms(captured_at) FROM stats.columns",
+    "SELECT ?::DATE, x'00ff', X'' = sketch FROM (SELECT data AS sketch FROM stats.sketches WHERE data = x'61')",
     "SELECT strftime(captured_at, '%Y'), length(column_name), round(ndv, 1), string_agg(column_name, ',') FROM stats.columns GROUP BY 1, 2, 3",
 ]
 
