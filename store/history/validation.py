@@ -418,10 +418,10 @@ class _Batch(PutBatch):
         for name, parts in pieces.items():
             self.columns[name] = pa.concat_arrays(parts).take(pa.array(inverse))
 
-    def _mark_inexact(self, name: str, cut: pa.BooleanArray, rows: np.ndarray | None) -> None:
+    def _mark_inexact(self, name: str, rounded: pa.BooleanArray, rows: np.ndarray | None) -> None:
         """Marks bounds as inexact, if the put says at all which ones are exact."""
         if (exact := self.given(f"{name}_is_exact")) is not None:
-            inexact = cut.to_numpy(zero_copy_only=False)
+            inexact = rounded.to_numpy(zero_copy_only=False)
             if rows is not None:
                 inexact = np.isin(np.arange(self.length), rows[inexact])
             self.columns[f"{name}_is_exact"] = pc.if_else(pa.array(inexact), False, exact)
@@ -442,14 +442,13 @@ class _Batch(PutBatch):
                 reason = f"{type.kind} has no order and so no bounds"
                 raise self.refuse(place(index), name, reason, "null", column[index].as_py() or "''")
             try:
-                done[name] = bounds.canonicalize_array(column, type, self.policy)
+                canonical = bounds.canonicalize_array(column, type, self.policy)
             except bounds.BadBound as error:
                 expected = f"a bound of {type.text}"
                 raise self.refuse(place(error.index), name, error.reason, expected, error.text or "''") from None
-            if (cut := bounds.finer(column, type)) is not None:
-                if name == "max":  # a cut lower bound is still one, a cut upper bound is not
-                    done[name] = pc.if_else(cut, bounds.next_up(done[name], type), done[name])
-                self._mark_inexact(name, cut, rows)
+            done[name], rounded = bounds.enclosing(column, canonical, type, upper=name == "max")
+            if rounded is not None:
+                self._mark_inexact(name, rounded, rows)
         if type.orderable and all(name in done and done[name].null_count < len(done[name]) for name in ("min", "max")):
             fine = bounds.in_order(done["min"], done["max"], type)
             if not pc.all(fine, min_count=0).as_py():

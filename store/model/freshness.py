@@ -25,8 +25,17 @@ CONTRADICTED: Final = 0.0
 """`confidence_level` of a record about data that contradicts the metadata of its table. Readers that skip data by that
 metadata may miss rows."""
 
-USABLE_COLUMNS: Final = ("completeness", "confidence_level", "row_groups_sampled", "logical_type", "nan_count")
-"""The columns that `usable_for` depends on besides freshness; flights without bounds lack the last two."""
+UNCOMPARED: Final = "INTERVAL"  # how the types begin whose bounds are stored, but have no order
+USABLE_COLUMNS: Final = (
+    "completeness",
+    "confidence_level",
+    "row_groups_sampled",
+    "logical_type",
+    "nan_count",
+    "min",
+    "max",
+)
+"""The columns that `usable_for` depends on besides freshness; flights without bounds lack the last four."""
 
 
 def freshness_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
@@ -115,7 +124,10 @@ def is_whole(row: Mapping[str, Any]) -> bool:
 
 def usable_for(label: str | None, row: Mapping[str, Any]) -> str:
     """PRUNING or PLANNING, by the record's freshness for the requested snapshot, and the record."""
-    unsure = row.get("logical_type") in NAN_TYPES and row.get("nan_count") is None
+    type = row.get("logical_type") or ""
+    unsure = type in NAN_TYPES and row.get("nan_count") is None
+    if type.startswith(UNCOMPARED):
+        unsure = row.get("min") is not None or row.get("max") is not None
     return PRUNING if label == EXACT and is_whole(row) and not unsure else PLANNING
 
 
@@ -135,11 +147,16 @@ def usable_for_sql(is_exact: str, row: str, columns: Collection[str]) -> str:
         row: Alias of the record's row.
         columns: The columns that the flight has.
     """
-    return f"CASE WHEN {is_exact} AND {prunes_sql(row, columns)} THEN '{PRUNING}' ELSE '{PLANNING}' END"
+    sure = prunes_sql(row, columns)
+    if "min" in columns:
+        compared = f"NOT coalesce(starts_with({row}.logical_type, '{UNCOMPARED}'), false)"
+        sure += f" AND ({compared} OR ({row}.min IS NULL AND {row}.max IS NULL))"
+    return f"CASE WHEN {is_exact} AND {sure} THEN '{PRUNING}' ELSE '{PLANNING}' END"
 
 
 def prunes_sql(row: str, columns: Collection[str] = USABLE_COLUMNS) -> str:
-    """SQL that is true for a record that is PRUNING at its own snapshot, never NULL; see `usable_for_sql`."""
+    """SQL that is true for a record by which a planner may skip data at its own snapshot, never NULL: as
+    `usable_for_sql`, but for bounds without an order, with which no plan compares."""
     sure = ""
     if "nan_count" in columns:
         kinds = ", ".join(f"'{kind}'" for kind in NAN_TYPES)
@@ -162,4 +179,8 @@ def usable_for_arrow(label: pa.Array, rows: pa.RecordBatch | pa.Table) -> pa.Arr
     if "nan_count" in rows.schema.names:
         floating = pc.is_in(rows["logical_type"], pa.array(NAN_TYPES))
         usable = pc.and_not(usable, pc.and_(floating, pc.is_null(rows["nan_count"])))
+    if "min" in rows.schema.names:
+        uncompared = pc.starts_with(rows["logical_type"], UNCOMPARED).fill_null(False)
+        has_bounds = pc.or_(pc.is_valid(rows["min"]), pc.is_valid(rows["max"]))
+        usable = pc.and_not(usable, pc.and_(uncompared, has_bounds))
     return pc.if_else(usable, PRUNING, PLANNING)

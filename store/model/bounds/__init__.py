@@ -5,6 +5,6 @@ once per distinct value. A value that the logical type cannot represent (an unsi
 year 9999) has no bound: it becomes null, which means unknown, and `canonical` raises ValueError.
 """
 
-from store.model.bounds.columns import canonicalize_array, encode_array, finer, in_order, is_range, next_up, sort_keys
+from store.model.bounds.columns import canonicalize_array, enclosing, encode_array, in_order, is_range, sort_keys
 from store.model.bounds.java_floats import java_double, java_float
 from store.model.bounds.scalar import REFUSE, BadBound, ZonePolicy, canonical

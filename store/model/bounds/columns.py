@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import cache
 from typing import Final
 
@@ -262,27 +263,59 @@ def canonicalize_array(texts: pa.Array | pa.ChunkedArray, lt: LogicalType, polic
     return pc.replace_with_mask(result, rest, pa.array(changed, pa.string()).take(coded.indices))
 
 
-def finer(texts: pa.Array, lt: LogicalType) -> pa.BooleanArray | None:
-    """A mask of the texts that `canonicalize_array` cuts: times and timestamps with more digits than the type has; None
-    if there are none.
+def enclosing(
+    texts: pa.Array, canonical_texts: pa.Array, lt: LogicalType, *, upper: bool
+) -> tuple[pa.Array, pa.BooleanArray | None]:
+    """Bounds that enclose the values of the texts as given, in the type that readers compare in.
+
+    A text may have more digits than its type: of a decimal, or below the precision of a time or timestamp. Such a lower
+    bound is rounded down, an upper one up.
 
     Args:
         texts: utf8, as given.
+        canonical_texts: `canonicalize_array` of them, which keeps the digits of decimals and cuts those of times.
+        upper: Whether they are upper bounds.
+
+    Returns:
+        Canonical texts, null where the type has no such value; and a mask of those that were rounded, None if none was.
     """
-    if lt.kind not in TEMPORAL:
-        return None
-    digits = 6 if lt.precision is None else min(lt.precision, 6)
-    cut = pc.match_substring_regex(texts, rf"\.[0-9]{{{digits}}}[0-9]*[1-9]").fill_null(False)
-    return cut if pc.any(cut).as_py() else None
+    if lt.kind is Kind.DECIMAL and lt.scale is not None:
+        finer = pc.match_substring_regex(canonical_texts, rf"\.[0-9]{{{lt.scale + 1}}}")
+    elif lt.kind in TEMPORAL:
+        digits = 6 if lt.precision is None else min(lt.precision, 6)
+        finer = pc.match_substring_regex(texts, rf"\.[0-9]{{{digits}}}[0-9]*[1-9]")
+    else:
+        return canonical_texts, None
+    finer = finer.fill_null(False)
+    if not pc.any(finer, min_count=0).as_py():
+        return canonical_texts, None
+    rounded = canonical_texts.filter(finer)
+    if lt.kind is Kind.DECIMAL:
+        rounded = _to_scale(rounded, lt.scale or 0, upper)
+    elif upper:  # a cut lower bound is rounded down already
+        rounded = _next_up(rounded, lt)
+    return pc.replace_with_mask(canonical_texts, finer, rounded), finer
 
 
-def next_up(texts: pa.Array, lt: LogicalType) -> pa.Array:
+def _next_up(texts: pa.Array, lt: LogicalType) -> pa.Array:
     """The next greater value of each canonical time or timestamp (utf8); null if the type has none."""
     unit = 1 if lt.precision is None else 10 ** (6 - min(lt.precision, 6))
     more = pc.add(sort_keys(texts, lt), unit)
     if lt.kind is Kind.TIME:
         return encode_array(_within(more, 0, DAY_US - 1).cast(pa.time64("us")), lt)
     return encode_array(more.cast(pa.timestamp("us", "UTC" if lt.kind is Kind.TIMESTAMPTZ else None)), lt)
+
+
+def _to_scale(texts: pa.Array, scale: int, upper: bool) -> pa.Array:
+    """Canonical decimals (utf8) rounded to a number of digits after the point, up or down."""
+    exact = Context(prec=2 * MAX_DECIMAL, rounding=ROUND_CEILING if upper else ROUND_FLOOR)
+    unit = Decimal(1).scaleb(-scale)
+
+    def rounded(text: str) -> str:
+        value = Decimal(text).quantize(unit, context=exact)
+        return canonical(str(value), LogicalType(Kind.DECIMAL))
+
+    return by_distinct(texts, rounded, pa.string())
 
 
 def _canonical_already(texts: pa.Array, lt: LogicalType) -> pa.Array:

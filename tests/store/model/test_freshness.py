@@ -20,8 +20,12 @@ ROWS = st.fixed_dictionaries(
         "completeness": st.sampled_from(["COMPLETE", "PARTIAL", "UNAVAILABLE", None]),
         "confidence_level": st.sampled_from([None, 0.0, 0.95, 1.0]),
         "row_groups_sampled": st.sampled_from([None, 0, 1, 7]),
-        "logical_type": st.sampled_from(["INT", "FLOAT", "DOUBLE", "STRING", None]),
+        "logical_type": st.sampled_from(
+            ["INT", "FLOAT", "DOUBLE", "STRING", "INTERVAL", "INTERVAL DAY TO SECOND(3)", None]
+        ),
         "nan_count": st.sampled_from([None, 0, 3]),
+        "min": st.sampled_from([None, "P1D"]),
+        "max": st.sampled_from([None, "P2D"]),
     }
 )
 SCHEMA = pa.schema(
@@ -32,8 +36,11 @@ SCHEMA = pa.schema(
         ("row_groups_sampled", pa.int64()),
         ("logical_type", pa.string()),
         ("nan_count", pa.int64()),
+        ("min", pa.string()),
+        ("max", pa.string()),
     ]
 )
+OF_VALUES = ("logical_type", "nan_count", "min", "max")
 PLACES = st.builds(At, st.integers(0, 3), st.integers(0, 3), st.sampled_from(["x", "y", None]))
 
 
@@ -46,7 +53,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 @settings(deadline=None)
 @given(labels=st.lists(st.tuples(LABELS, ROWS), min_size=1, max_size=8), scalar=st.booleans())
 def test_usable_for_agrees_in_sql_arrow_and_for_one_row(connection, labels, scalar):
-    names = [name for name in SCHEMA.names if scalar or name not in ("logical_type", "nan_count")]
+    names = [name for name in SCHEMA.names if scalar or name not in OF_VALUES]
     table = pa.Table.from_pylist([{"label": label} | row for label, row in labels], SCHEMA).select(names)
     plain = [freshness.usable_for(row["label"], row) for row in table.to_pylist()]
     assert freshness.usable_for_arrow(table["label"], table).to_pylist() == plain
@@ -96,15 +103,21 @@ def test_freshness_and_rank_agree_in_sql_and_for_one_row(connection, records, re
         ({"completeness": None}, "PLANNING"),
         ({"confidence_level": 0.0}, "PLANNING"),
         ({"confidence_level": 0.5}, "PRUNING"),
+        ({"logical_type": "INTERVAL"}, "PRUNING"),
+        ({"logical_type": "INTERVAL YEAR TO MONTH", "max": "P1Y"}, "PLANNING"),
+        ({"logical_type": "INTERVAL", "min": "P1D"}, "PLANNING"),
+        ({"min": "1", "max": "2"}, "PRUNING"),
     ],
 )
-def test_only_complete_unsampled_rows_without_nan_allow_pruning(row, use):
+def test_only_complete_unsampled_rows_whose_bounds_readers_compare_allow_pruning(row, use):
     whole = {
         "completeness": "COMPLETE",
         "confidence_level": None,
         "row_groups_sampled": None,
         "logical_type": "INT",
         "nan_count": None,
+        "min": None,
+        "max": None,
     }
     assert freshness.usable_for("EXACT", whole | row) == use
     assert freshness.usable_for("INHERITED", whole | row) == "PLANNING"
