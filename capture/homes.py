@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from capture.connectors.options import takes_source_statistics
 from capture.connectors.spi import Connector, ConnectorConfig
-from capture.plugins import Plugins
 from store.model.errors import InvalidArgument, InvalidField, nearest
+from store.plugins import Plugins
 
 OPTION: Final = "publish"  # connector option: homes to which its tables are published after each capture
 READ_OPTION: Final = "statistics_from"  # connector option: catalogs from which captures take over statistics

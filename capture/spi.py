@@ -288,6 +288,9 @@ class Sink(Protocol):
 class CaptureEngine(Protocol):
     """Computes statistics or reads them from metadata.
 
+    An engine whose records may have one of several ids has an attribute `by_engine_id` too: each id, and the
+    capabilities under it.
+
     Attributes:
         id: `engine_id` of its records.
         priority: Rank among the engines that support a request; the lowest is tried first. From `METADATA_PRIORITY`

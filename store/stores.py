@@ -5,23 +5,26 @@ An entry point names a function of a path or address that opens a store there, a
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.metadata import entry_points
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from store.model.catalog_entries import TableEntry
-from store.model.errors import InvalidArgument, nearest
 from store.model.puts import Counts, Put
 from store.model.targets import Target, TargetKind
+from store.plugins import Plugins
 
-GROUP: Final = "statflight.stores"
 DUCKDB: Final = "duckdb"
-BUILT_IN: Final[dict[str, str]] = {DUCKDB: "store.stats_store:DuckDBStatsStore.open"}
+STORES: Final = Plugins(
+    group="statflight.stores",
+    field="store",
+    noun="store",
+    built_in={DUCKDB: "store.stats_store:DuckDBStatsStore.open"},
+    code="STORE",
+)
 
 Records = list[dict[str, Any]]
 Page = tuple[Records, str, int]
@@ -128,22 +131,7 @@ def open_store(name: str, path: str) -> StatsStore:
         path: The store's file, directory or address.
 
     Raises:
-        InvalidArgument: There is no store of this name, or its module cannot be imported.
+        InvalidArgument: There is no store of this name, or it cannot be loaded.
     """
-    return _opener(name)(path)
-
-
-def _opener(name: str) -> Callable[[str], StatsStore]:
-    known = {point.name: point.value for point in entry_points(group=GROUP)} | BUILT_IN
-    if name not in known:
-        hint = nearest(name, list(known)) or f"known: {', '.join(sorted(known))}"
-        raise InvalidArgument(f'store: there is no store "{name}"', code="STORE", hint=hint)
-    module, _, names = known[name].partition(":")
-    opener: Any
-    try:
-        opener = importlib.import_module(module)
-        for part in names.split("."):
-            opener = getattr(opener, part)
-    except (ImportError, AttributeError) as error:
-        raise InvalidArgument(f'store "{name}" cannot be loaded ({error})', code="STORE") from None
-    return opener
+    opener: Callable[[str], StatsStore] = STORES.load(name)
+    return opener(path)

@@ -10,7 +10,7 @@ from typing import Final
 
 from capture.connectors.secrets import resolve
 from capture.connectors.spi import Connector, ConnectorConfig
-from capture.plugins import Plugins
+from store.plugins import Plugins
 
 FORMATS: Final = Plugins(
     group="statflight.connectors",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from capture.spec import CaptureSpec, Engine, FileSketches
 from capture.spi import Capabilities, CaptureEngine, Mode, rank
 from store.model.targets import TargetKind
+from store.plugins import Broken, Plugins
 
 if TYPE_CHECKING:
     from capture.spark.session import Spark
@@ -23,6 +23,8 @@ def default_engines(
 ) -> list[CaptureEngine]:
     """Creates the compute engine, the native engine and the installed third-party ones, unsorted. Starts no JVM.
 
+    A third-party engine that cannot be made is left out; the log names it, and `described` has a row for it.
+
     Args:
         inline_max_cells: Largest scan, in rows times columns, that is computed in this process; None: decided by
             the thresholds of `compute/choice.py`.
@@ -35,8 +37,18 @@ def default_engines(
 
     compute = ComputeEngine(inline_max_cells, spark, engine, file_sketches)
     engines: list[CaptureEngine] = [compute, NativeEngine()]
-    engines += [point.load()() for point in entry_points(group="statflight.engines")]
+    engines += [engine for _, engine in ENGINES.each() if not isinstance(engine, Broken)]
     return engines
+
+
+def _made(engine_class: Callable[[], CaptureEngine]) -> CaptureEngine:
+    """An engine of a third party; raises if it lacks what `described` shows of it."""
+    engine = engine_class()
+    _rows(engine)
+    return engine
+
+
+ENGINES: Final = Plugins(group="statflight.engines", field="engine", noun="engine", built_in={}, make=_made)
 
 
 def supporting(engines: Sequence[Mapping[str, Any]], format: str, spec: CaptureSpec) -> list[Mapping[str, Any]]:
@@ -61,18 +73,28 @@ def _capabilities(row: Mapping[str, Any]) -> Capabilities:
 
 
 def described(engines: Sequence[CaptureEngine]) -> list[dict[str, Any]]:
-    """One row of `sys.engines` per engine."""
-    return [
-        {
-            "engine_id": engine.id,
-            "priority": engine.priority,
-            "connectors": sorted(engine.capabilities.connectors),
-            "target_kinds": sorted(map(str, engine.capabilities.target_kinds)),
-            "statistic_kinds": json.dumps(
-                {str(target): sorted(kinds) for target, kinds in sorted(engine.capabilities.target_kinds.items())}
-            ),
-            "execution_modes": sorted(map(str, engine.capabilities.modes)),
-            "sampling": sorted(map(str, engine.capabilities.sampling)),
-        }
-        for engine in engines
-    ]
+    """Rows of `sys.engines`: one for each id that results of an engine have, and one for each installed engine that
+    could not be loaded in this process, with the reason in `error`."""
+    rows = [row for engine in engines for row in _rows(engine)]
+    ids = {row["engine_id"] for row in rows}
+    broken = [each for each in ENGINES.broken.values() if each.name not in ids]
+    return rows + [{"engine_id": each.name, "error": str(each)} for each in broken]
+
+
+def _rows(engine: CaptureEngine) -> list[dict[str, Any]]:
+    by_id: Mapping[str, Capabilities] = getattr(engine, "by_engine_id", {engine.id: engine.capabilities})
+    return [_row(engine_id, engine.priority, told) for engine_id, told in by_id.items()]
+
+
+def _row(engine_id: str, priority: int, told: Capabilities) -> dict[str, Any]:
+    of_kinds = {str(target): sorted(kinds) for target, kinds in sorted(told.target_kinds.items())}
+    return {
+        "engine_id": str(engine_id),
+        "priority": int(priority),
+        "connectors": sorted(told.connectors),
+        "target_kinds": sorted(map(str, told.target_kinds)),
+        "statistic_kinds": json.dumps(of_kinds),
+        "execution_modes": sorted(map(str, told.modes)),
+        "sampling": sorted(map(str, told.sampling)),
+        "error": None,
+    }

@@ -27,7 +27,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from capture.plugins import OWN_PACKAGES
 from capture.spark.java import MIN_VERSION, java_home, java_version
 from store.model.errors import InvalidArgument, UpstreamError, first_line
 
@@ -37,6 +36,8 @@ IDLE_SECONDS: Final = 900.0
 _POLL_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 60.0  # wait after a failed start, which itself takes seconds
 _STOP_TRIES: Final = 150  # one per poll, half a minute
+# Top-level names of what executors need: `store` and `capture`, or `statflight`, in which a wheel has them.
+_PACKAGES: Final = frozenset(name.partition(".")[0] for name in (InvalidArgument.__module__, __name__))
 ROOT: Final = Path(__file__).resolve().parents[len(__name__.split(".")) - 1]  # of the modules on the path
 
 NO_JAVA: Final = (
@@ -349,7 +350,7 @@ def _packages() -> Path:
     """Zip file with the modules of this project that executors need."""
     path = Path(tempfile.mkdtemp(prefix="statflight-")) / "statflight-capture.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in sorted(OWN_PACKAGES):
+        for package in sorted(_PACKAGES):
             for module in sorted((ROOT / package).rglob("*.py")):
                 archive.write(module, module.relative_to(ROOT))
     return path

@@ -141,7 +141,7 @@ def doctor(
     format: AnswerFormat = Answer.TEXT,
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
-    """Check Python, Java, the libraries of each format, and the server; with --db a database."""
+    """Check Python, Java, the libraries of each format, plug-ins, and the server; with --db a database."""
     from dataclasses import asdict
 
     from flight_server.present.doctor import findings
@@ -153,7 +153,7 @@ def doctor(
     for finding in findings(connection.server, connection.credentials()):
         found.append(finding)
         if format is Answer.TEXT:
-            tell(f"{'ok     ' if finding.good else 'missing'}  {finding.what:<17} {finding.detail}")
+            tell(f"{finding.state:<7}  {finding.what:<17} {finding.detail}")
             if finding.remedy:
                 tell(f"{'':27}→ {finding.remedy}")
     if format is Answer.JSON:

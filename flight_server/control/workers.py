@@ -70,9 +70,10 @@ class Workers:
         return self.has_own(lane)
 
     def engines(self) -> list[Mapping[str, Any]]:
-        """Rows of `sys.engines`, each engine once."""
+        """Rows of `sys.engines`, each engine once, of a worker that could load it if there is one."""
         with self._lock:
-            return list({e["engine_id"]: e for w in self._workers.values() for e in w.engines}.values())
+            rows = [row for worker in self._workers.values() for row in worker.engines]
+        return list({row["engine_id"]: row for row in sorted(rows, key=lambda row: not row.get("error"))}.values())
 
     def forget(self) -> None:
         """Forgets workers that have not been seen for FORGET_SECONDS."""

@@ -15,8 +15,13 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from capture.connectors import FORMATS
+from capture.engines import ENGINES
+from capture.homes import HOMES
 from capture.spark.java import MIN_VERSION, java_home, java_version
 from flight_server.client import DEFAULT_URI, StatsClient, reason
+from store.plugins import Broken, package_of
+from store.stores import STORES
 
 HEALTH_SECONDS = 10.0
 LIBRARIES = {  # purpose: distribution, extra of statflight that installs it
@@ -43,6 +48,12 @@ class Finding:
     what: str
     detail: str
     remedy: str = ""
+    is_broken: bool = False  # there, and out of order
+
+    @property
+    def state(self) -> str:
+        """A word for people."""
+        return "ok" if self.good else "broken" if self.is_broken else "missing"
 
 
 def findings(server: str, credentials: Mapping[str, Any]) -> Iterator[Finding]:
@@ -63,7 +74,9 @@ def findings(server: str, credentials: Mapping[str, Any]) -> Iterator[Finding]:
         except PackageNotFoundError:
             requirement = f"'statflight[{extra}]'" if extra in extras else distribution
             yield Finding(False, name, f"{distribution} is not installed", f"pip install {requirement}")
-    health = _health(server, credentials)
+    yield from plugins()
+    *of_workers, health = _server(server, credentials)
+    yield from of_workers
     if not health.good and server == DEFAULT_URI:
         yield _port(server)
     yield health
@@ -84,6 +97,16 @@ def java() -> Finding:
     return Finding(True, "java", found)
 
 
+def plugins() -> Iterator[Finding]:
+    """Findings on the plug-ins of other packages that are installed here; each is loaded."""
+    for kind in (ENGINES, FORMATS, HOMES, STORES):
+        for point, made in kind.each():
+            if isinstance(made, Broken):
+                yield Finding(False, kind.noun, str(made), f"mend or remove {made.package}", is_broken=True)
+            else:
+                yield Finding(True, kind.noun, f"{point.name} of {package_of(point)}")
+
+
 def _port(server: str) -> Finding:
     """A finding on starting a server at the default address."""
     where = urlsplit(server)
@@ -96,14 +119,20 @@ def _port(server: str) -> Finding:
     return Finding(True, "port", f"{where.port} is free")
 
 
-def _health(server: str, credentials: Mapping[str, Any]) -> Finding:
+def _server(server: str, credentials: Mapping[str, Any]) -> Iterator[Finding]:
+    """Findings on the engines that the server's workers cannot load, and one on the server itself, the last."""
     try:
         with StatsClient(server, **credentials, timeout=HEALTH_SECONDS) as client:
             health = client.actions.health()
             with suppress(flight.FlightUnauthorizedError):  # a token of capture.run reads no flights
                 client.read("sys.flights", ["name"], limit=1)  # the health is told without a token
+                for row in client.read("sys.engines").to_pylist():
+                    if reported := row.get("error"):
+                        remedy = "mend or remove that package where the worker runs"
+                        yield Finding(False, "worker", reported, remedy, is_broken=True)
     except flight.FlightUnauthenticatedError as error:
-        return Finding(False, "server", f"{server}: {reason(error)}", "give --token, or set STATFLIGHT_TOKEN")
+        yield Finding(False, "server", f"{server}: {reason(error)}", "give --token, or set STATFLIGHT_TOKEN")
     except (pa.ArrowException, flight.FlightError, OSError) as error:
-        return Finding(False, "server", f"{server}: {reason(error)}", "statflight serve")
-    return Finding(health.get("status") == "ok", "server", f"{server}: {health}")
+        yield Finding(False, "server", f"{server}: {reason(error)}", "statflight serve")
+    else:
+        yield Finding(health.get("status") == "ok", "server", f"{server}: {health}")

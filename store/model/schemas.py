@@ -509,6 +509,7 @@ _ALL: Final = [
             "statistic_kinds": TEXT,
             "execution_modes": pa.list_(TEXT),
             "sampling": pa.list_(TEXT),
+            "error": TEXT,
         },
     ),
     _plain(

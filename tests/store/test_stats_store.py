@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store import staged_listings, stats_store, stores
+from store import plugins, staged_listings, stats_store, stores
 from store.duckdb.layout import OPEN_END
 from store.history import staged
 from store.history.file_listings import ListingChanged
@@ -67,17 +68,22 @@ class TestSqliteStatsStore(StatsStoreContract):
 
 
 def install(monkeypatch):
-    point = EntryPoint("sqlite", "tests.store.sqlite_store:SqliteStatsStore", stores.GROUP)
-    monkeypatch.setattr(stores, "entry_points", lambda group: [point] if group == stores.GROUP else [])
+    plug_in(monkeypatch, EntryPoint("sqlite", "tests.store.sqlite_store:SqliteStatsStore", stores.STORES.group))
+
+
+def plug_in(monkeypatch, point):
+    """Lets a point be the only one of stores that is installed."""
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setattr(stores, "STORES", dataclasses.replace(stores.STORES))
 
 
 def test_unknown_store_is_refused_with_the_nearest_name(monkeypatch):
     install(monkeypatch)
-    with pytest.raises(InvalidArgument, match=r'no store "sqlit"') as refused:
+    with pytest.raises(InvalidArgument, match=r'"sqlit" is not a store; expected one of duckdb, sqlite') as refused:
         stores.open_store("sqlit", "x")
     assert "sqlite" in refused.value.hint
-    monkeypatch.setattr(stores, "entry_points", lambda group: [EntryPoint("gone", "no.such.module:open", group)])
-    with pytest.raises(InvalidArgument, match=r'store "gone" cannot be loaded \(No module'):
+    plug_in(monkeypatch, EntryPoint("gone", "no.such.module:open", stores.STORES.group))
+    with pytest.raises(InvalidArgument, match=r'the store "gone" of .* cannot be loaded: ModuleNotFoundError'):
         stores.open_store("gone", "x")
 
 

@@ -67,7 +67,7 @@ class ComputeEngine(CaptureEngine):
         file_sketches: What is kept of each file for the next capture.
     """
 
-    id: str = "spark"
+    id: str = SPARK
     priority: int = 100
     capabilities = Capabilities(
         target_kinds={
@@ -80,6 +80,18 @@ class ComputeEngine(CaptureEngine):
         partitions=True,
         budgets=True,
     )
+
+    by_engine_id: Mapping[str, Capabilities] = {
+        LOCAL: replace(
+            capabilities,
+            target_kinds={
+                target: kinds
+                for target, kinds in capabilities.target_kinds.items()
+                if target is not TargetKind.EXPRESSION
+            },
+        ),
+        SPARK: capabilities,
+    }
 
     def __init__(
         self,
@@ -132,7 +144,7 @@ class ComputeEngine(CaptureEngine):
             except Cancelled:
                 answers = [self._result(request, Outcome.DEGRADED, "cancelled") for request in requested]
             except Exception as error:  # the contract: an engine never raises
-                failed = CaptureResult.failed(self.id, error)
+                failed = CaptureResult.failed(self._asked_of(requested[0]), error)
                 answers = [replace(failed, target=request.target, table=request.table) for request in requested]
             results |= zip(places, answers, strict=True)
         return [results[at] for at in range(len(requests))]
@@ -235,6 +247,11 @@ class ComputeEngine(CaptureEngine):
             answers = self._capture(part, sink, _of_part(progress, done, len(parts)), plan)
             results |= zip(map(id, part), answers, strict=True)
         return [results[id(request)] for request in requests]
+
+    def _asked_of(self, request: CaptureRequest) -> str:
+        """The engine id of what certainly runs in Spark, else of this process, which also hands work to Spark."""
+        in_spark = request.target.kind is TargetKind.EXPRESSION or (request.spec.engine or self.engine) is Engine.SPARK
+        return SPARK if in_spark else LOCAL
 
     def _asked(self, request: CaptureRequest) -> str:
         """The engine of a request and who set it, for people."""
@@ -360,7 +377,8 @@ class ComputeEngine(CaptureEngine):
         _flush(rows, sink)
         attributes: dict[str, object] = {"execution": "spark", "files": len(tasks)}
         reason = f"{self._asked(requests[0])}: only Spark computes expressions; {part.row_count:,} rows"
-        return [replace(self._result(request, Outcome.CAPTURED, "", attributes), reason=reason) for request in requests]
+        captured = [self._result(request, Outcome.CAPTURED, "", attributes) for request in requests]
+        return [replace(result, engine_id=SPARK, reason=reason) for result in captured]
 
     def _answer(
         self,
@@ -396,7 +414,8 @@ class ComputeEngine(CaptureEngine):
     def _result(
         self, request: CaptureRequest, outcome: Outcome, detail: str = "", attributes: dict[str, object] | None = None
     ) -> CaptureResult:
-        return CaptureResult(outcome, self.id, detail, attributes or {}, request.target, request.table)
+        """A result of this process, which did not ask Spark."""
+        return CaptureResult(outcome, LOCAL, detail, attributes or {}, request.target, request.table)
 
 
 class _TimeIsUpError(Exception):
