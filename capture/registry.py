@@ -6,9 +6,10 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from capture.spi import (
     CaptureEngine,
@@ -23,7 +24,7 @@ from capture.spi import (
 )
 from store.model.errors import Cancelled, InvalidArgument
 from store.model.puts import Listing
-from store.model.targets import Target
+from store.model.targets import Target, TargetKind
 
 log = logging.getLogger("statflight.worker")
 
@@ -70,7 +71,9 @@ class Registry:
             if len(stage) < len(pending):  # other engines first, then what this one has to do after them
                 stage = [at for at in stage if order[at] == first]
             started = time.perf_counter()
-            answers = _call(engine, [requests[at] for at in stage], sink)
+            here = set(stage)
+            others = [request for at, request in enumerate(requests) if at not in here]
+            answers = _call(engine, [requests[at] for at in stage], others, sink)
             took = elapsed_ms(started)
             for at, answer in zip(stage, answers, strict=True):
                 decisions.append(_decision(requests[at], answer, took))
@@ -106,9 +109,11 @@ def _mismatch(engine: CaptureEngine, request: CaptureRequest) -> str:
         return f"engine {engine.id} failed to check the request: {type(error).__name__}"
 
 
-def _call(engine: CaptureEngine, requests: list[CaptureRequest], sink: Sink) -> list[CaptureResult]:
-    """Calls an engine and enforces the batch contract."""
-    guard = _Guard(sink, requests)
+def _call(
+    engine: CaptureEngine, requests: list[CaptureRequest], others: list[CaptureRequest], sink: Sink
+) -> list[CaptureResult]:
+    """Calls an engine and enforces the batch contract; `others` are the requests of the batch that it does not get."""
+    guard = _Guard(sink, requests, others)
     try:
         answers = list(engine.capture_batch(requests, guard))
     except Cancelled as error:
@@ -140,13 +145,20 @@ class _Guard:
     """Sink for one call of an engine; drops rows of tables and snapshots that were not requested.
 
     `extra` rows may be about other snapshots of a requested table, because a source may keep statistics of an earlier
-    snapshot.
+    snapshot. Records of targets that are requested of another call are extra, whatever the engine says, so that there
+    is one record for each target: that of the engine that was asked.
     """
 
-    def __init__(self, sink: Sink, requests: Sequence[CaptureRequest]):
+    def __init__(self, sink: Sink, requests: Sequence[CaptureRequest], others: Sequence[CaptureRequest]):
         self._sink = sink
         self._requested = {_key(request.table) for request in requests}
         self._tables = {key[:-1] for key in self._requested}
+        own = {(_key(request.table), request.target.storage_id) for request in requests}
+        asked = ((request.target.kind, _key(request.table), request.target.storage_id) for request in others)
+        self._elsewhere: dict[TargetKind, set[tuple[Any, str]]] = {}
+        for kind, key, storage_id in asked:
+            if (key, storage_id) not in own:
+                self._elsewhere.setdefault(kind, set()).add((key, storage_id))
         self.strays: set[str] = set()  # storage ids of the targets of dropped rows
 
     def put(
@@ -156,10 +168,20 @@ class _Guard:
         if absent := set(names) - set(rows.column_names):
             raise InvalidArgument(f"rows of {flight} lack {', '.join(sorted(absent))}")
         keys = _keys_of(rows.select(names))
-        if all(key in self._requested or (extra and key[:-1] in self._tables) for key in keys):
-            self._sink.put(flight, rows, extra=extra, whole=whole, checked=checked)
+        if not all(key in self._requested or (extra and key[:-1] in self._tables) for key in keys):
+            of_table = set() if flight in _RECORDS else {Target.table().storage_id}
+            self.strays |= of_table | set(_targets(flight, rows))
             return
-        self.strays |= _targets(flight, rows)
+        elsewhere = self._elsewhere.get(_RECORDS[flight]) if flight in _RECORDS and not extra and not whole else None
+        if elsewhere:
+            tables = zip(*(rows[name].to_pylist() for name in names), strict=True)
+            asked = pa.array([of in elsewhere for of in zip(tables, _targets(flight, rows), strict=True)], pa.bool_())
+            if pc.any(asked, min_count=0).as_py():
+                self._sink.put(flight, rows.filter(asked), extra=True, checked=checked)
+                rows = rows.filter(pc.invert(asked))
+                if not rows.num_rows:
+                    return
+        self._sink.put(flight, rows, extra=extra, whole=whole, checked=checked)
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:
         return _key(table) in self._requested and self._sink.list_files(table, listing)
@@ -180,16 +202,28 @@ def _key(table: TableHandle) -> tuple[str, str, str, int]:
     return table.catalog, table.schema, table.name, table.snapshot_id
 
 
-def _targets(flight: str, rows: pa.Table) -> set[str]:
+_RECORDS: Final = {
+    "stats.tables": TargetKind.TABLE,
+    "stats.columns": TargetKind.COLUMN,
+    "stats.expressions": TargetKind.EXPRESSION,
+    "stats.column_groups": TargetKind.COLUMN_GROUP,
+}
+"""Flight → kind of the targets that its rows are the records of."""
+
+
+def _targets(flight: str, rows: pa.Table) -> list[str]:
+    """Storage ids of the targets that the rows are about, row by row; empty for a row without a valid one."""
     if flight == "stats.columns" and "column_id" in rows.column_names:
-        return {Target.column(i).storage_id for i in rows["column_id"].drop_null().to_pylist() if i > 0}
+        return [Target.column(i).storage_id if i is not None and i > 0 else "" for i in rows["column_id"].to_pylist()]
     if flight == "stats.column_groups":
-        return {Target.column_group(ids).storage_id for ids in rows["column_ids"].drop_null().to_pylist()}
+        return ["" if ids is None else Target.column_group(ids).storage_id for ids in rows["column_ids"].to_pylist()]
     if flight == "stats.expressions":
         keys = zip(rows["engine_kind"].to_pylist(), rows["engine_expression_key"].to_pylist(), strict=True)
-        return {Target.expression(kind, key).storage_id for kind, key in keys}
-    files = rows["file_path"].drop_null().to_pylist() if "file_path" in rows.column_names else []
-    return {Target.table().storage_id} | {Target.file(path).storage_id for path in files}
+        return [Target.expression(kind, key).storage_id for kind, key in keys]
+    if "file_path" in rows.column_names:
+        paths = rows["file_path"].to_pylist()
+        return [Target.table().storage_id if path is None else Target.file(path).storage_id for path in paths]
+    return [Target.table().storage_id] * rows.num_rows
 
 
 def _decision(request: CaptureRequest, result: CaptureResult, took_ms: float) -> Decision:

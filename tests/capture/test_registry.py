@@ -179,6 +179,23 @@ def test_record_of_another_snapshot_or_table_is_not_put(other):
     assert [row["column_id"] for row in sink.rows("stats.columns")] == [1]
 
 
+@pytest.mark.parametrize("priority", [1, 200], ids=["earlier", "later"])
+def test_records_of_targets_asked_of_another_engine_are_extra(priority):
+    """As those of a source that has statistics of its own, where the data was asked for too."""
+
+    class Generous(FakeEngine):
+        def capture_batch(self, requests, sink):
+            for column_id in (1, 2):
+                sink.put("stats.columns", column_row(requests[0].table, column_id))
+            return [CaptureResult(Outcome.CAPTURED) for _ in requests]
+
+    sink = MemorySink()
+    generous = Generous("generous", priority, target_kinds={TargetKind.TABLE: frozenset()})
+    run([generous, FakeEngine()], requests_for(0, 2), sink)
+    put = sorted((row["column_id"], extra) for _, rows, extra, _ in sink.puts for row in rows.to_pylist())
+    assert put == [(1, False), (2, False), (2, True)]
+
+
 def test_engine_whose_supports_raises_is_not_a_candidate():
     class Confused(FakeEngine):
         def supports(self, request):
