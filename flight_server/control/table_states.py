@@ -32,8 +32,9 @@ WITH places AS (
     QUALIFY row_number() OVER (PARTITION BY s.table_key ORDER BY p.place DESC NULLS LAST) = 1
 )
 SELECT c.table_key, a.schema_hash, n.snapshot_id, n.schema_hash, n.captured_at, a.place - n.place,
-    c.table_key IN (SELECT r.table_key FROM stats_tables r SEMI JOIN {c} x
-        ON x.table_key = r.table_key AND x.snapshot_id = r.snapshot_id WHERE {of_these}), coalesce(r.columns, [])
+    c.table_key IN (SELECT r.table_key FROM stats_tables r JOIN places p USING (table_key, snapshot_id) SEMI JOIN {c} x
+        ON x.table_key = r.table_key AND x.snapshot_id = r.snapshot_id
+        WHERE {of_these} AND coalesce(r.schema_hash = p.schema_hash, true)), coalesce(r.columns, [])
 FROM {c} c LEFT JOIN places a USING (table_key, snapshot_id) LEFT JOIN newest n ON n.table_key = c.table_key
 LEFT JOIN (SELECT r.table_key, list(r.column_id) AS columns FROM stats_columns r SEMI JOIN {c} x
     ON x.table_key = r.table_key AND x.snapshot_id = r.snapshot_id

@@ -15,11 +15,13 @@ from store.catalog import found_tables
 from store.catalog.catalog import Catalog
 from store.catalog.deletion import delete_records
 from store.catalog.found_tables import Digests, Found
+from store.catalog.schema_changes import SchemaChange, follow
 from store.catalog.snapshots import pairs_table
 from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.layout import Connection, insert_rows
 from store.history.spans import schema_key_sql
 from store.model.catalog_entries import EXTERNAL, Place, TableEntry, is_another_table
+from store.model.schemas import FILE_NAMES
 
 log = logging.getLogger("statflight.store")
 
@@ -79,9 +81,10 @@ class Discovery:
             key: item for key, item in tables.items() if not self._is_stored(entries[key], format, item, digests[key])
         }
         if changed:
-            self._forget_other_schemas(connection, changed, places)
+            self._follow_schemas(connection, changed, places)
             described = self._catalog.description_digests
             again = {key: item for key, item in changed.items() if described.get(key) != digests[key].description}
+            self._forget_other_names(connection, {key: item for key, item in again.items() if key not in new})
             fields = {
                 key: found_tables.fields(format, item) | {"metadata_location": item.get("metadata_location")}
                 for key, item in changed.items()
@@ -219,25 +222,70 @@ class Discovery:
         )
         return {(key, snapshot_id): _Stored(*stored) for key, snapshot_id, *stored in rows}
 
-    def _forget_other_schemas(
+    def _follow_schemas(
         self,
         connection: Connection,
         tables: Mapping[int, Found],
         places: Mapping[tuple[int, int], _Stored],
     ) -> None:
-        """Deletes the records of current snapshots whose table got another schema since: names and ids of columns may
-        mean others now, and expressions may have other values, as `hash(a)` of an INT that is a long instead of an int.
+        """Gives the records of snapshots that have another schema than the stored one the names of that schema, and
+        deletes those that do not hold under it (`store.catalog.schema_changes`): of current snapshots whose table got
+        another schema since, and of those that have their own again, since they are no longer current.
 
         Args:
             places: Stored snapshots, as `_stored_places` returns them.
         """
+        current, older = self._other_schemas(connection, tables, places), {}
+        for key, item in tables.items():
+            for snapshot in item["snapshots"]:
+                place, own = places.get((key, snapshot["snapshot_id"])), snapshot["schema_hash"]
+                is_other = place is not None and place.schema_hash not in (None, own)
+                if is_other and snapshot["snapshot_id"] != item["current_snapshot_id"]:
+                    older[key, snapshot["snapshot_id"]] = own, frozenset[int]()
+        if not current and not older:
+            return
+        keys = {key for key, _ in (*current, *older)}
+        stored = {
+            (key, schema_hash): json.loads(columns)
+            for key, schema_hash, columns in execute(
+                connection, f"SELECT * FROM schemas WHERE {among('table_key', keys)}", moved=keys_table(keys)
+            )
+        }
+        for (key, snapshot_id), (schema_hash, widened) in (current | older).items():
+            before = places[key, snapshot_id].schema_hash
+            after = tables[key]["schemas"].get(schema_hash) or stored.get((key, schema_hash), ())
+            change = SchemaChange.of(schema_hash, stored.get((key, str(before)), ()), after, widened)
+            is_current = (key, snapshot_id) in current
+            if change is not None:
+                entry = self._catalog.uncommitted.by_key[key]
+                follow(connection, self._catalog, entry, snapshot_id, change, is_current=is_current)
+                self._catalog.lives[key] += 1
+            elif is_current:
+                self._delete(connection, key, snapshot_id)
+            if is_current:
+                self._catalog.description_digests.pop(key, None)
+                connection.execute(
+                    f"UPDATE snapshots SET schema_hash = $1, schema_key = {schema_key_sql('snapshots', '$1')}"
+                    " WHERE table_key = $2 AND snapshot_id = $3",
+                    [schema_hash, key, snapshot_id],
+                )
+                self._catalog.forget_places()
+
+    def _other_schemas(
+        self,
+        connection: Connection,
+        tables: Mapping[int, Found],
+        places: Mapping[tuple[int, int], _Stored],
+    ) -> dict[tuple[int, int], tuple[str, frozenset[int]]]:
+        """The current snapshots whose table got another schema since: table key and snapshot id → hash of the new
+        schema, and ids of columns whose type differs though the logical type does not."""
         hashes = {
             key: of.schema_hash
             for (key, snapshot_id), of in places.items()
             if of.schema_hash is not None and key in tables and snapshot_id == tables[key]["current_snapshot_id"]
         }
         if not hashes:
-            return
+            return {}
         before_of = {
             key: text
             for key, snapshot_id, text in execute(
@@ -247,19 +295,34 @@ class Discovery:
             )
             if text is not None and snapshot_id == tables[key]["current_snapshot_id"]
         }
+        found = {}
         for key, stored_hash in hashes.items():
             item, snapshot_id = tables[key], tables[key]["current_snapshot_id"]
             schema_hash, text = item["schema_hash"], item.get("format_schema")
-            if stored_hash == schema_hash and found_tables.types(before_of.get(key, text)) == found_tables.types(text):
-                continue
-            self._catalog.description_digests.pop(key, None)
-            self._delete(connection, key, snapshot_id)
-            connection.execute(
-                f"UPDATE snapshots SET schema_hash = $1, schema_key = {schema_key_sql('snapshots', '$1')}"
-                " WHERE table_key = $2 AND snapshot_id = $3",
-                [schema_hash, key, snapshot_id],
+            before = before_of.get(key, text)
+            if stored_hash != schema_hash or found_tables.types(before) != found_tables.types(text):
+                found[key, snapshot_id] = schema_hash, found_tables.widened(before, text)
+        return found
+
+    def _forget_other_names(self, connection: Connection, tables: Mapping[int, Found]) -> None:
+        """Deletes the records of tables whose files are read by name, where a name is another column's now: readers
+        find its values there, at earlier snapshots too."""
+        before_of = dict(
+            execute(
+                connection,
+                f"SELECT table_key, properties FROM tables WHERE {among('table_key', tables)}"
+                f" AND contains(properties, '{FILE_NAMES}')",
+                moved=keys_table(tables),
             )
-            self._catalog.forget_places()
+            if tables
+            else ()
+        )
+        for key, text in before_of.items():
+            before, now = json.loads(text).get(FILE_NAMES), tables[key].get("properties", {}).get(FILE_NAMES)
+            if found_tables.reads_otherwise(before, now):
+                entry = self._catalog.uncommitted.by_key[key]
+                log.warning("%s reads other columns of its files now: its statistics are deleted", entry.full_name)
+                self._delete(connection, key)
 
     def _store_schemas(
         self, connection: Connection, tables: Mapping[int, Found], old: Collection[int]

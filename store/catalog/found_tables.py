@@ -135,6 +135,48 @@ def types(format_schema: str | None) -> list[Any]:
     return found
 
 
+def widened(before: str | None, after: str | None) -> frozenset[int]:
+    """Ids of the columns whose types differ in two schemas as their format has them, though both may be one logical
+    type, as an int and a long."""
+    old, new = _types_by_id(before), _types_by_id(after)
+    return frozenset(i for i in old.keys() & new.keys() if old[i] != new[i])
+
+
+def _types_by_id(format_schema: str | None) -> dict[int, str]:
+    found: dict[int, str] = {}
+
+    def note(item: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(item.get("id"), int) and isinstance(item.get("type"), str):
+            found[item["id"]] = item["type"]
+        return item
+
+    json.loads(format_schema or "null", object_hook=note)
+    return found
+
+
+def reads_otherwise(before: str | None, now: str | None) -> bool:
+    """True if a name in files without ids leads to another column than before (`FILE_NAMES`), or to none."""
+    old, new = _columns_of_names(before), _columns_of_names(now)
+    return any(new.get(name) != column for name, column in old.items())
+
+
+def _columns_of_names(mapping: str | None) -> dict[tuple[str, ...], int | None]:
+    """Path of names in files → column id, from a name mapping; empty where there is none, or it cannot be read."""
+    found: dict[tuple[str, ...], int | None] = {}
+
+    def note(fields: Sequence[Any], within: tuple[str, ...]) -> None:
+        for field in fields:
+            for name in field.get("names", ()):
+                found[(*within, name)] = field.get("field-id")
+                note(field.get("fields", ()), (*within, name))
+
+    try:
+        note(json.loads(mapping or "[]"), ())
+    except (ValueError, TypeError, AttributeError):
+        return {}
+    return found
+
+
 def identity_rows(table_key: int, found: Found) -> list[list[Any]]:
     """The identity of the current snapshot, by which the next inspection recognizes the table."""
     identities = dict(map(tuple, found.get("identities", ())))

@@ -101,6 +101,8 @@ KINDS: Final = (
 )
 PARTITION_SPECS: Final = "iceberg.partition-specs"
 """Property of an Iceberg table with buckets: all its partition specs, in Iceberg's JSON."""
+FILE_NAMES: Final = "schema.name-mapping.default"
+"""Property of an Iceberg table: the names by which its columns are found in files without ids, in Iceberg's JSON."""
 THETA: Final = "apache-datasketches-theta-v1"
 KLL: Final = "apache-datasketches-kll-doubles-v1"
 EXPECTED: Final = "EXPECTED"  # state in sys.checks of a value that someone has called expected; no check replaces it

@@ -142,7 +142,7 @@ def test_records_of_a_table_that_gets_field_ids_stay_if_these_are_the_same(catal
     assert [discover(catalog, columns=mapped, schema_hash="h2", snapshots=(1, 2)).table_key, records()] == [1, kept]
     put(store, "stats.columns", columns_of((1, 10), (2, 10), name=entry.name, snapshot=2))
     renamed = [["b", "INT", True, ids[0]], ["a", "INT", True, 7]]
-    discover(catalog, columns=renamed, schema_hash="h3", snapshots=(1, 2, 3))
+    discover(catalog, columns=renamed, schema_hash="h3", snapshots=(3,), live_snapshot_ids=[1, 2, 3])
     assert records() == kept + 2
 
 
