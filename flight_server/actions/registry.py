@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from flight_server.app import App
 from flight_server.auth.principal import Principal
 from flight_server.reads.local_reader import LocalReader
+from flight_server.wire import flight_sql
 from flight_server.wire.action_bodies import B, parse_body
 from store.model.structs import describe
 
@@ -46,8 +47,10 @@ ACTIONS: Final[dict[str, Action]] = {}
 
 
 def functions() -> list[dict[str, str]]:
-    """Rows of `sys.functions`."""
-    return [{"name": a.name, "arguments": a.arguments, "description": a.description} for a in ACTIONS.values()]
+    """Rows of `sys.functions`: the actions of this server, and those of Flight SQL."""
+    own = [(action.name, action.arguments, action.description) for action in ACTIONS.values()]
+    standard = [(name, "a serialized message", description) for name, description in flight_sql.ACTIONS.items()]
+    return [{"name": name, "arguments": arguments, "description": text} for name, arguments, text in own + standard]
 
 
 def action(
