@@ -20,6 +20,7 @@ from store.model.errors import StatflightError
 
 DEFAULT_BUDGET_MS: Final = 1000
 MAX_BUDGET_MS: Final = 10_000
+SYNC_DISABLED: Final = "sync_disabled"  # why a question is skipped for which nothing is queued either
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,9 @@ class Running(Protocol):
 
     def wait(self, seconds: float) -> bool:
         """Waits for the end of the capture, with 0 seconds or less only looks; False if it has not ended."""
+
+    def unserved(self) -> str:
+        """The reason why nobody works at the capture now, as far as that is known; empty if somebody does or may."""
 
     def outcome(self, question: Question) -> tuple[str, str]:
         """The name of an `Outcome`, and its detail, for a question with a key of this capture, after it has ended.
@@ -107,7 +111,8 @@ class Orchestrator:
 
     Attributes:
         plane: Looks up records, runs captures and queues jobs.
-        sync_enabled: False: never capture while the caller waits, answer SKIPPED instead.
+        sync_enabled: False: never capture while the caller waits, answer SKIPPED instead and queue nothing, unless
+            the caller asks for a queued capture.
         budget_ms: Latency budget of questions without one.
         outcomes: Number of answers so far, by outcome.
     """
@@ -158,9 +163,9 @@ class Orchestrator:
     def _skip_reason(self, question: Question) -> str | None:
         if question.mode is Mode.ASYNC:
             return "async_mode"
-        if question.spec.latency_budget_ms == 0:
-            return "no_budget"
-        return None if self.sync_enabled else "sync_disabled"
+        if not self.sync_enabled:
+            return SYNC_DISABLED
+        return "no_budget" if question.spec.latency_budget_ms == 0 else None
 
     def _launch(self, questions: Sequence[Question]) -> list[_Capture]:
         """Joins the captures that other calls have begun, and begins the rest."""
@@ -223,7 +228,8 @@ class Orchestrator:
             if isinstance(running, Answer):
                 return running
             if not running.wait(left()):
-                return timeout
+                unserved = running.unserved()
+                return Answer("FAILED", unserved) if unserved else timeout
             outcome, detail = running.outcome(question)
         except TimeoutError:
             return timeout
@@ -239,11 +245,17 @@ class Orchestrator:
     def _follow_up(self, questions: Sequence[Question], answers: Sequence[Answer]) -> None:
         open_questions: dict[int, dict[tuple[Any, ...], Question]] = {}
         for question, answer in zip(questions, answers, strict=True):
-            if answer.outcome not in ("HIT", "CAPTURED") and answer.can_change and question.has_connector:
+            if question.has_connector and _wants_follow_up(answer):
                 open_questions.setdefault(question.table_key, {})[question.capture_key] = question
         for members in open_questions.values():
             with contextlib.suppress(StatflightError):  # a follow-up is optional
                 self.plane.follow_up(sorted(members.values(), key=lambda q: (q.snapshot_id, q.spec.target.storage_id)))
+
+
+def _wants_follow_up(answer: Answer) -> bool:
+    is_known = answer.outcome in ("HIT", "CAPTURED")
+    is_disabled = answer.outcome == "SKIPPED" and answer.detail == SYNC_DISABLED
+    return answer.can_change and not is_known and not is_disabled
 
 
 def _has_ended(capture: _Capture) -> bool:

@@ -185,7 +185,7 @@ class Settings:
         watch_seconds: Seconds between two inspections of each connected lake; 0 means never.
         http_port: Port of the pages, metrics and health; None means none.
         lease_seconds: How long a worker holds a job without renewing it.
-        sync_enabled: Allows `resolve` to capture while its caller waits.
+        sync_enabled: Allows `resolve` to capture while its caller waits; else it queues nothing either.
         sync_budget_ms: Latency budget of a `resolve` without one, in milliseconds.
         max_sync_budget_ms: Largest latency budget, in milliseconds.
         require_registered_tables: Refuses puts for tables that no connector has.

@@ -13,7 +13,7 @@ from capture.orchestrator import Answer, ControlPlane, Question
 from capture.spec import CaptureSpec, impossible, lacking
 from capture.spec_body import parse_spec
 from capture.spi import METADATA_PRIORITY, Mode
-from flight_server.control.job_queue import JobQueue
+from flight_server.control.job_queue import NO_WORKER, JobQueue, no_worker
 from flight_server.control.lakes import Lakes
 from flight_server.reads.records import RecordFinder
 from flight_server.wire.scan_request import ALL, CURRENT
@@ -306,10 +306,13 @@ class _Running:
         try:
             self.queue.wait(self.job, seconds, lambda: False)
         except StatflightError as error:  # of the job, or no worker is connected: for everyone who waits for it
-            no_worker = error.code == "NO_WORKER"
-            self.job.error = UpstreamError(f"[{error.code}] {error}") if no_worker else error
+            self.job.error = UpstreamError(_with_code(error)) if error.code == NO_WORKER else error
             self.job.done.set()
         return self.job.done.is_set()
+
+    def unserved(self) -> str:
+        is_idle = not self.job.token and not self.queue.workers.are_connected(self.job.lane)
+        return _with_code(no_worker(self.job)) if is_idle else ""
 
     def outcome(self, question: Question) -> tuple[str, str]:
         if self.job.error is not None:
@@ -319,6 +322,11 @@ class _Running:
             if (outcome["storage_id"], outcome["snapshot_id"]) == wanted:
                 return outcome["outcome"], outcome["detail"]
         return "DEGRADED", "no capture result"
+
+
+def _with_code(error: StatflightError) -> str:
+    """An error as text of an outcome, which has no place for its code."""
+    return f"[{error.code}] {error}"
 
 
 @dataclass

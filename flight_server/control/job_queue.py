@@ -41,6 +41,7 @@ from store.stats_store import Put
 log = logging.getLogger("statflight.server")
 
 _DURABLE: Final = {"job": None, "light": LIGHT}  # kind of lease → greatest priority of durable jobs it serves
+NO_WORKER: Final = "NO_WORKER"  # code of an error
 MAX_WAITING: Final = 10_000  # jobs in memory
 MAX_TRIES: Final = 3  # leases after which a job in memory fails, if its worker is lost or another changed its listing
 CANCELLED_KEPT: Final = 100  # cancelled captures that stay in the job list
@@ -137,11 +138,7 @@ class JobQueue:
                 return None
             if not job.token and not self.workers.serve(job.lane):
                 self.abandon([job])
-                raise UpstreamError(
-                    f"no {job.kind} worker is connected",
-                    code="NO_WORKER",
-                    hint="start one: statflight worker --server …, or serve with --workers 1",
-                )
+                raise no_worker(job)
         if job.error is not None:
             raise job.error
         return job.result
@@ -543,6 +540,15 @@ class JobQueue:
         """Numbers of waiting jobs in memory by lane, and of leases."""
         with self.lock:
             return {lane: len(jobs) for lane, jobs in self._waiting.items()}, len(self.leased)
+
+
+def no_worker(job: Job) -> UpstreamError:
+    """The error of a job that no connected worker serves."""
+    return UpstreamError(
+        f"no {job.kind} worker is connected",
+        code=NO_WORKER,
+        hint="start one: statflight worker --server …, or serve with --workers 1",
+    )
 
 
 def _lost() -> Conflict:

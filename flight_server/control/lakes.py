@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from capture.connectors.secrets import mask, mask_uri
 from flight_server.auth.vault import Vault
-from flight_server.control.job_queue import JobQueue
+from flight_server.control.job_queue import NO_WORKER, JobQueue
 from store.catalog import capture_facts
 from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
@@ -429,7 +429,7 @@ def _check_taken(connection: Connection, config: Mapping[str, Any], replace: boo
 
 def is_of_lake(error: StatflightError) -> bool:
     """True if a failed inspection says something about the lake, rather than about its caller or its worker."""
-    return not isinstance(error, Cancelled | ShuttingDown) and error.code not in ("NO_WORKER", "WORKER_LOST")
+    return not isinstance(error, Cancelled | ShuttingDown) and error.code not in (NO_WORKER, "WORKER_LOST")
 
 
 def _within(catalog: str, table: str) -> list[str]:

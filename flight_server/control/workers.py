@@ -61,12 +61,15 @@ class Workers:
 
     def serve(self, lane: str) -> bool:
         """True when a worker serves a lane, or may still be starting: the server is young, or its own worker lives."""
+        return self._started > self._clock() - GRACE_SECONDS or self.are_connected(lane)
+
+    def are_connected(self, lane: str) -> bool:
+        """True when a worker serves a lane, or the server's own one that will lives."""
         grace = self._clock() - GRACE_SECONDS
         with self._lock:
-            if self._started > grace or any(
-                lane in lanes_of(w.kinds) and (w.polling or w.last_seen > grace) for w in self._workers.values()
-            ):
-                return True
+            for worker in self._workers.values():
+                if lane in lanes_of(worker.kinds) and (worker.polling or worker.last_seen > grace):
+                    return True
         return self.has_own(lane)
 
     def engines(self) -> list[Mapping[str, Any]]:

@@ -35,6 +35,9 @@ class Running:
         self.plane.pass_time(min(seconds, max(0.0, self.due - self.plane.now)))
         return self.done.is_set()
 
+    def unserved(self) -> str:
+        return self.plane.nobody
+
     def outcome(self, question: Question) -> tuple[str, str]:
         if isinstance(self.plane.ends, Exception):
             raise self.plane.ends
@@ -52,6 +55,7 @@ class Plane:
         self.followed: list[list[Question]] = []
         self.waited: list[float] = []
         self.refuses: Exception | None = None
+        self.nobody = ""  # why nobody works
         self.now = 0.0
         self.lock = threading.Lock()
         self.captures: list[tuple[float, Callable[[], None]]] = []
@@ -177,8 +181,8 @@ def test_question_without_a_connector_fails_without_a_follow_up():
     ("question", "options", "detail"),
     [
         (question(mode=Mode.ASYNC), {}, "async_mode"),
+        (question(mode=Mode.ASYNC), {"sync_enabled": False}, "async_mode"),
         (question(latency_budget_ms=0), {}, "no_budget"),
-        (question(), {"sync_enabled": False}, "sync_disabled"),
     ],
 )
 def test_skipped_question_has_a_reason_and_a_follow_up(question, options, detail):
@@ -186,6 +190,22 @@ def test_skipped_question_has_a_reason_and_a_follow_up(question, options, detail
     (answer,) = resolve(plane, question, **options)
     assert (answer.outcome, answer.detail) == ("SKIPPED", detail)
     assert not plane.started and len(plane.followed) == 1
+
+
+@pytest.mark.parametrize("budget", [None, 0, 10_000])
+def test_where_captures_are_disabled_nothing_is_queued(budget):
+    plane = Plane()
+    (answer,) = resolve(plane, question(latency_budget_ms=budget), sync_enabled=False)
+    assert (answer.outcome, answer.detail) == ("SKIPPED", "sync_disabled")
+    assert not plane.started and not plane.followed
+
+
+def test_a_capture_that_nobody_serves_fails_instead_of_timing_out():
+    plane = Plane(seconds=60)
+    plane.nobody = "no worker is connected"
+    (answer,) = resolve(plane, question(latency_budget_ms=500))
+    assert (answer.outcome, answer.detail) == ("FAILED", "no worker is connected")
+    assert plane.now == 0.5 and len(plane.followed) == 1
 
 
 def test_answers_keep_order_and_each_table_has_one_follow_up():

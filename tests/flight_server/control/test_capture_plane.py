@@ -88,3 +88,16 @@ def test_resolve_without_a_worker_says_so(app, monkeypatch):
     with pytest.raises(UpstreamError, match=r"^\[NO_WORKER\] no sync worker is connected; start one") as refused:
         running.outcome(None)
     assert str(refused.value).count("start one") == 1
+
+
+def test_a_capture_says_whether_somebody_may_work_at_it(app):
+    """A young server's workers may still connect: a caller waits for them, and is told if none has come."""
+    job = Job("sync", {}, listed=False)
+    app.queue.submit([job])
+    running = _Running(app.queue, job)
+    assert app.queue.workers.serve(job.lane) and running.unserved().startswith("[NO_WORKER] no sync worker")
+    app.queue.workers.has_own = lambda lane: lane == job.lane
+    assert running.unserved() == ""
+    app.queue.workers.has_own = lambda _lane: False
+    with app.queue.workers.polling("w", ["sync"], ()):
+        assert running.unserved() == ""
