@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 from store.model.errors import InvalidArgument
 
 _TOKEN: Final = re.compile(
-    r"""(?P<space>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))|"(?P<double>(?:[^"]|"")+)"|`(?P<back>(?:[^`]|``)+)`|(?P<word>\w+)|(?P<mark>.)""",
+    r"""(?P<space>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))|"(?P<double>(?:[^"]|"")+)"|`(?P<back>(?:[^`]|``)+)`|(?P<text>'(?:[^']|'')*')|(?P<word>\w+)|(?P<mark>.)""",
     re.DOTALL,
 )
 
@@ -85,6 +85,23 @@ class Words:
     def rest(self) -> str:
         """The text after what is read, without a semicolon at its end."""
         return self._text[self._ends[self._at - 1] :].rstrip().removesuffix(";")
+
+    def in_parentheses(self, word: str) -> str:
+        """Reads a word and what stands in parentheses after it: the text with them; empty if the word is not next."""
+        if not self.accept(word):
+            return ""
+        self.expect("(")
+        start, depth = self._ends[self._at - 1] - 1, 1
+        while depth:
+            if self._next is None:
+                raise self.unexpected('")"')
+            depth += self.are_at("(") - self.are_at(")")
+            self._at += 1
+        return self._text[start : self._ends[self._at - 1]]
+
+    def is_at_end(self) -> bool:
+        """True if nothing follows but a semicolon."""
+        return self._at == len(self._parts) or (self.are_at(";") and self._at == len(self._parts) - 1)
 
     def end(self, expected: str = "the end") -> None:
         """Reads the end, which a semicolon may precede."""

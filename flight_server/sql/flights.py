@@ -48,6 +48,26 @@ def naive(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(NAIVE) if pa.types.is_timestamp(field.type) else field for field in schema])
 
 
+def sql_type(type_: pa.DataType) -> str:
+    """The name of a type in SQL; of lists and structs that of DuckDB's form."""
+    if pa.types.is_list(type_):
+        return f"{sql_type(type_.value_type)}[]"
+    if pa.types.is_struct(type_):
+        return f"STRUCT({', '.join(f'{field.name} {sql_type(field.type)}' for field in type_)})"
+    if pa.types.is_union(type_):
+        return f"UNION({', '.join(f'{field.name} {sql_type(field.type)}' for field in type_)})"
+    if pa.types.is_integer(type_):
+        return "BIGINT" if type_.bit_width > 32 else "INTEGER"
+    named = {
+        pa.bool_(): "BOOLEAN",
+        pa.float64(): "DOUBLE",
+        pa.binary(): "BLOB",
+        pa.date32(): "DATE",
+        NAIVE: "TIMESTAMP",
+    }
+    return named.get(type_, "VARCHAR")
+
+
 def find(node: exp.Table, common: Collection[str]) -> Table | None:
     """Resolves a table of a statement to that of its flight; None for a common table expression.
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.sql import sql_info
-from flight_server.sql.flights import CATALOG, NAIVE, TABLES, Table, naive
+from flight_server.sql.flights import CATALOG, TABLES, Table, naive, sql_type
 from flight_server.wire.protobuf import Message
 from store.model.names import with_any_between
 from store.model.schemas import KEY
@@ -226,7 +226,7 @@ def _serialized(label: str) -> bytes:
 
 def _described(field: pa.Field, table: Table) -> dict[str, str]:
     """The metadata that Flight SQL gives a column, by its standard keys."""
-    name = _sql_type(field.type)
+    name = sql_type(field.type)
     sizes = {each[0]: each[2] for each in _TYPES}
     facts = {
         "CATALOG_NAME": CATALOG,
@@ -241,26 +241,6 @@ def _described(field: pa.Field, table: Table) -> dict[str, str]:
     if (size := sizes.get(name)) is not None:
         facts["PRECISION"] = str(size)
     return {f"ARROW:FLIGHT:SQL:{key}": value for key, value in facts.items()}
-
-
-def _sql_type(type_: pa.DataType) -> str:
-    """The name of a type in SQL; of lists and structs that of DuckDB's form."""
-    if pa.types.is_list(type_):
-        return f"{_sql_type(type_.value_type)}[]"
-    if pa.types.is_struct(type_):
-        return f"STRUCT({', '.join(f'{field.name} {_sql_type(field.type)}' for field in type_)})"
-    if pa.types.is_union(type_):
-        return f"UNION({', '.join(f'{field.name} {_sql_type(field.type)}' for field in type_)})"
-    if pa.types.is_integer(type_):
-        return "BIGINT" if type_.bit_width > 32 else "INTEGER"
-    named = {
-        pa.bool_(): "BOOLEAN",
-        pa.float64(): "DOUBLE",
-        pa.binary(): "BLOB",
-        pa.date32(): "DATE",
-        NAIVE: "TIMESTAMP",
-    }
-    return named.get(type_, "VARCHAR")
 
 
 _NOTHING: Final = re.compile(r"(?!)")

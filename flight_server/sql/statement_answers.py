@@ -16,9 +16,18 @@ from flight_server.sql import flights
 from flight_server.sql.language import refusal
 from flight_server.sql.plan import Plan
 from flight_server.sql.pushdown import Slot
-from flight_server.sql.statements import Analyze, Describe, Explain, ShowStats, ShowTables, Statement
+from flight_server.sql.statements import (
+    Analyze,
+    AnalyzeTables,
+    Columns,
+    Describe,
+    Explain,
+    ShowStats,
+    ShowTables,
+    Statement,
+)
 from store.model.catalog_entries import TableEntry
-from store.model.errors import InvalidArgument, nearest
+from store.model.errors import InvalidArgument, NotFound, nearest
 from store.model.names import join_name
 from store.model.predicates.tree import And, Leaf, Node, Not, Or
 
@@ -39,7 +48,9 @@ ANALYZED: Final = pa.schema(
 )
 EXPLAINED: Final = pa.schema({"plan": pa.string()})
 _OF_TABLE: Final = "table_catalog = ? AND table_schema = ? AND table_name = ?"
-TABLES: Final = "SELECT table_catalog, table_schema, table_name FROM information_schema.tables ORDER BY 1, 2, 3"
+_TABLES: Final = "SELECT table_catalog, table_schema, table_name FROM information_schema.tables ORDER BY 1, 2, 3"
+_SCHEMAS: Final = "SELECT catalog_name, schema_name FROM information_schema.schemata"
+_ALWAYS_WITH_COLUMNS: Final = frozenset({"lance"})  # formats whose ANALYZE without a list means all columns
 _COLUMNS: Final = f"FROM information_schema.columns WHERE {_OF_TABLE} ORDER BY ordinal_position"
 _DESCRIBE: Final = f"SELECT column_name, data_type {_COLUMNS}"
 _IDS: Final = f"SELECT column_name, column_id, column_path, data_type {_COLUMNS}"
@@ -49,7 +60,8 @@ _STATS: Final = f"""
         SELECT c.ordinal_position AS place, c.column_name,
             s.avg_width_bytes * (s.row_count - s.null_count) AS data_size, s.ndv AS distinct_values_count,
             s.null_count / nullif(cast(s.row_count AS DOUBLE), 0) AS nulls_fraction, cast(NULL AS DOUBLE) AS row_count,
-            s.min AS low_value, s.max AS high_value
+            CASE WHEN s.freshness = 'EXACT' THEN s.min END AS low_value,
+            CASE WHEN s.freshness = 'EXACT' THEN s.max END AS high_value
         FROM (SELECT column_id, column_name, ordinal_position {_COLUMNS}) c
         LEFT JOIN (SELECT * FROM stats.columns WHERE {_OF_TABLE}) s ON s.column_id = c.column_id
         UNION ALL
@@ -84,7 +96,7 @@ def schema(statement: Statement, plan: Callable[[str], Any]) -> pa.Schema:
         plan: Plans a SELECT; the attribute `schema` of the result is the schema of its rows.
     """
     match statement:
-        case Analyze():
+        case Analyze() | AnalyzeTables():
             return ANALYZED
         case Explain(sql):
             plan(sql)  # refuses what is not allowed
@@ -94,7 +106,7 @@ def schema(statement: Statement, plan: Callable[[str], Any]) -> pa.Schema:
         case Describe():
             columns = plan(_DESCRIBE).schema
         case ShowTables():
-            columns = plan(TABLES).schema
+            columns = plan(_TABLES).schema
     return columns
 
 
@@ -107,24 +119,34 @@ def answer(statement: Statement, call: StatementCall, plan: Callable[[str], Plan
         PermissionDenied: The caller may not read or capture the table.
     """
     match statement:
-        case Analyze(table, columns):
-            return _analyze(_find(table, call, "capture.run"), columns, call)
+        case Analyze(name):
+            return _analyzed([_analyze(_find(name, call, "capture.run"), statement, call)])
+        case AnalyzeTables(schema):
+            tables = [_entry(row, call, "capture.run") for row in _tables_of(schema, call).to_pylist()]
+            return _analyzed([_analyze(table, Analyze((), Columns.NONE), call) for table in tables])
         case Explain(sql):
             return pa.table([list(_lines(plan(sql)))], schema=EXPLAINED)
-        case ShowStats(table):
-            return call.select(_STATS, 3 * _find(table, call, "stats.read").name)
-        case Describe(table):
-            return call.select(_DESCRIBE, _find(table, call, "stats.read").name)
-    return call.select(TABLES, ())
+        case ShowStats(name):
+            return call.select(_STATS, 3 * _find(name, call, "stats.read").name)
+        case ShowTables(schema):
+            return _tables_of(schema, call)
+        case Describe(name):
+            if (flight := _flight(name)) is not None:
+                return _columns_of(flight)
+            return call.select(_DESCRIBE, _find(name, call, "stats.read").name)
 
 
 # Names.
 
 
+def _flight(name: Name) -> flights.Table | None:
+    return flights.TABLES.get(_shown(name).lower().removeprefix(f"{flights.CATALOG}."))
+
+
 def _find(name: Name, call: StatementCall, scope: str) -> TableEntry:
     """The table of a name, for which the caller has the scope."""
     shown = _shown(name)
-    if flights.TABLES.get(shown.lower().removeprefix(f"{flights.CATALOG}.")):
+    if _flight(name) is not None:
         raise refusal(f'"{shown}" is a flight of this server, which has no statistics', hint=_FULL)
     if len(name) < 3:
         raise refusal(f'"{shown}" is not the full name of a table', hint=_FULL)
@@ -136,6 +158,50 @@ def _find(name: Name, call: StatementCall, scope: str) -> TableEntry:
         raise InvalidArgument(f'"{shown}" is ambiguous', code="AMBIGUOUS_TABLE", hint=f"quote its parts: {names}")
     found = alike[0] if len(alike) == 1 else exact
     return call.app.access.table(join_name(*found), call.caller, scope)
+
+
+def _entry(row: Mapping[str, Any], call: StatementCall, scope: str) -> TableEntry:
+    """The table of a row of SHOW TABLES."""
+    name = join_name(row["table_catalog"], row["table_schema"], row["table_name"])
+    return call.app.access.table(name, call.caller, scope)
+
+
+def _tables_of(name: Name | None, call: StatementCall) -> pa.Table:
+    """The rows of SHOW TABLES: those of a schema or catalog, the flights of one of the server's own schemas, or all.
+
+    Raises:
+        NotFound: The caller sees no schema or catalog of this name.
+    """
+    tables = call.select(_TABLES, ())
+    if name is None:
+        return tables
+    schemas = call.select(_SCHEMAS, ()).to_pylist()
+    rows = [row for row in tables.to_pylist() if _is_within(name, row["table_catalog"], row["table_schema"])]
+    if not rows and not any(_is_within(name, row["catalog_name"], row["schema_name"]) for row in schemas):
+        rows = [
+            {"table_catalog": flights.CATALOG, "table_schema": table.schema, "table_name": table.name}
+            for table in flights.TABLES.values()
+            if _is_within(name, flights.CATALOG, table.schema) or _shown(name).lower() == table.schema
+        ]
+        if not rows:
+            known = sorted({".".join(row.values()) for row in schemas})
+            hint = nearest(_shown(name), known) or "SHOW TABLES lists all"
+            raise NotFound(f'no schema "{_shown(name)}"', code="UNKNOWN_SCHEMA", hint=hint)
+    return pa.Table.from_pylist(rows, tables.schema)
+
+
+def _is_within(name: Name, catalog: str, schema: str) -> bool:
+    """True if a name is that of a schema, which may have dots, or of its catalog."""
+    first, *others = name
+    within = Part(".".join(part.text for part in others), any(part.quoted for part in others))
+    return first.equals(catalog) and (not others or within.equals(schema))
+
+
+def _columns_of(table: flights.Table) -> pa.Table:
+    """The rows of DESCRIBE of a flight."""
+    fields = flights.naive(table.flight.schema)
+    columns = [[field.name for field in fields], [flights.sql_type(field.type) for field in fields]]
+    return pa.table(columns, names=["column_name", "data_type"])
 
 
 def _shown(name: Name) -> str:
@@ -175,32 +241,45 @@ def _is_column(name: Name, row: Mapping[str, Any]) -> bool:
 # ANALYZE.
 
 
-def _analyze(table: TableEntry, columns: tuple[Name, ...] | None, call: StatementCall) -> pa.Table:
-    known: list[dict[str, Any]] = []
-    if columns != ():
-        with call.app.lakes.refreshed([table], call.is_cancelled):  # its columns may have changed
-            pass
-        known = call.select(_IDS, table.name).to_pylist()
-    leaves = [row for row in known if row["data_type"] not in CONTAINERS]  # others only if they are named
-    chosen = leaves if columns is None else [_column(name, table.full_name, known) for name in columns]
-    chosen = list({row["column_id"]: row for row in chosen}.values())
+def _chosen(table: TableEntry, columns: tuple[Name, ...] | Columns, call: StatementCall) -> list[Mapping[str, Any]]:
+    """The columns that an ANALYZE captures with a table, each once."""
+    if columns is Columns.AS_USUAL:
+        columns = Columns.ALL if table.format in _ALWAYS_WITH_COLUMNS else Columns.NONE
+    if columns is Columns.NONE:
+        return []
+    with call.app.lakes.refreshed([table], call.is_cancelled):  # its columns may have changed
+        pass
+    known = call.select(_IDS, table.name).to_pylist()
+    if isinstance(columns, Columns):
+        return [row for row in known if row["data_type"] not in CONTAINERS]  # others only if they are named
+    chosen = [_column(name, table.full_name, known) for name in columns]
+    return list({row["column_id"]: row for row in chosen}.values())
+
+
+def _analyzed(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, ANALYZED)
+
+
+def _analyze(table: TableEntry, statement: Analyze, call: StatementCall) -> dict[str, Any]:
+    """Captures a table as a statement has it; a row of ANALYZED."""
+    chosen = _chosen(table, statement.columns, call)
     targets: list[dict[str, Any]] = [{"kind": "TABLE"}]
     targets += [{"kind": "COLUMN", "column_id": row["column_id"]} for row in chosen]
     body = {"requests": [{"table": table.full_name, "target": target} for target in targets]}
     outcomes = call.capture(json.dumps(body).encode())
     of_columns = outcomes[1:] or outcomes
     failed = [outcome for outcome in outcomes if outcome["outcome"] != "CAPTURED"]
+    details = [statement.ignored, *(each["detail"] for each in failed or outcomes)]
     rows = call.select(_ROWS, table.name).to_pylist()
-    answered = {
+    return {
         "table": table.full_name,
         "snapshot_id": call.app.catalog.get(table.full_name).current_snapshot_id,
         "columns": [row["column_name"] for row in chosen],
         "rows": rows[0]["row_count"] if rows else None,
         "engine": ", ".join(sorted({each["engine_id"] for each in of_columns if each["engine_id"]})) or None,
         "outcome": failed[0]["outcome"] if failed else "CAPTURED",
-        "detail": "; ".join(dict.fromkeys(each["detail"] for each in failed or outcomes if each["detail"])),
+        "detail": "; ".join(dict.fromkeys(detail for detail in details if detail)),
     }
-    return pa.Table.from_pylist([answered], ANALYZED)
 
 
 # EXPLAIN.

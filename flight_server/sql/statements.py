@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, TypeAlias
 
 from flight_server.conditions.words import Name, Words
@@ -11,20 +12,42 @@ from flight_server.sql import language
 from flight_server.sql.language import refusal
 
 FORMS: Final = {
-    "ANALYZE": "ANALYZE t, or ANALYZE TABLE t COMPUTE STATISTICS [NOSCAN | FOR COLUMNS a, b | FOR ALL COLUMNS]",
-    "SHOW": "SHOW STATS FOR t, or SHOW TABLES",
-    "DESCRIBE": "DESCRIBE t",
+    "ANALYZE": "ANALYZE t, ANALYZE TABLE t COMPUTE STATISTICS [NOSCAN | FOR COLUMNS [a, b] | FOR ALL COLUMNS], "
+    "or ANALYZE TABLES [IN s] COMPUTE STATISTICS [NOSCAN]",
+    "SHOW": "SHOW STATS FOR t, SHOW TABLES [IN s], or SHOW COLUMNS IN t",
+    "DESCRIBE": "DESCRIBE [TABLE] t",
     "EXPLAIN": "EXPLAIN SELECT …",
-}  # t is catalog.schema.table
+}  # t is catalog.schema.table, s catalog.schema or catalog
+_PARTITIONS: Final = "statflight capture --partition does; leave PARTITION out for the whole table"
 _FIRST: Final = re.compile(rf"(?:\s+|--[^\n]*|/\*.*?\*/)*+({'|'.join(FORMS)}|DESC)\b", re.IGNORECASE | re.DOTALL)
+
+
+class Columns(Enum):
+    """Columns of an ANALYZE that does not list them."""
+
+    ALL = "all"
+    AS_USUAL = "as usual"
+    NONE = "none"
 
 
 @dataclass(frozen=True)
 class Analyze:
-    """Captures a table; `columns` are those to capture with it, None for all."""
+    """Captures a table.
+
+    `columns` are those to capture with it: a list, or how they follow without one; AS_USUAL is as the format of the
+    table has it. `ignored` are the words that have no effect, for a warning.
+    """
 
     table: Name
-    columns: tuple[Name, ...] | None
+    columns: tuple[Name, ...] | Columns
+    ignored: str = ""
+
+
+@dataclass(frozen=True)
+class AnalyzeTables:
+    """Captures the tables of a schema, None for all, without columns."""
+
+    schema: Name | None
 
 
 @dataclass(frozen=True)
@@ -36,12 +59,14 @@ class ShowStats:
 
 @dataclass(frozen=True)
 class ShowTables:
-    """Shows the tables of all lakes."""
+    """Shows the tables of a schema or catalog, or of all lakes."""
+
+    schema: Name | None = None
 
 
 @dataclass(frozen=True)
 class Describe:
-    """Shows the columns of a table."""
+    """Shows the columns of a table or flight."""
 
     table: Name
 
@@ -53,7 +78,7 @@ class Explain:
     sql: str
 
 
-Statement: TypeAlias = Analyze | ShowStats | ShowTables | Describe | Explain
+Statement: TypeAlias = Analyze | AnalyzeTables | ShowStats | ShowTables | Describe | Explain
 
 
 def parse(sql: str) -> Statement | None:
@@ -77,28 +102,55 @@ def parse(sql: str) -> Statement | None:
 
 
 def _describe(words: Words) -> Statement:
+    words.accept("TABLE")
     return Describe(words.name("a table"))
 
 
 def _show(words: Words) -> Statement:
     if words.accept("TABLES"):
-        return ShowTables()
+        return ShowTables(_schema(words))
+    if words.accept("COLUMNS"):
+        if not words.accept("FROM"):
+            words.expect("IN")
+        return Describe(words.name("a table"))
     words.expect("STATS", "FOR")
     return ShowStats(words.name("a table"))
 
 
+def _schema(words: Words) -> Name | None:
+    return words.name("a schema") if words.accept("IN") or words.accept("FROM") else None
+
+
 def _analyze(words: Words) -> Statement:
+    if words.accept("TABLES"):
+        schema = _schema(words)
+        words.expect("COMPUTE", "STATISTICS")
+        words.accept("NOSCAN")
+        return AnalyzeTables(schema)
     if not words.accept("TABLE"):
-        return Analyze(words.name("a table"), None)
+        return Analyze(words.name("a table"), Columns.ALL)
     table = words.name("a table")
+    partition = words.in_parentheses("PARTITION")
     words.expect("COMPUTE", "STATISTICS")
-    if words.accept("NOSCAN") or not words.accept("FOR"):
-        return Analyze(table, ())
+    if partition and not words.are_at("FOR"):
+        raise refusal("statistics of a part of a table cannot be captured by ANALYZE", hint=_PARTITIONS)
+    if words.accept("NOSCAN"):
+        return Analyze(table, Columns.NONE)
+    if not words.accept("FOR"):
+        return Analyze(table, Columns.AS_USUAL)
+    ignored = f"PARTITION {partition} is ignored: statistics of columns are of the whole table" if partition else ""
+    return Analyze(table, _columns(words), ignored)
+
+
+def _columns(words: Words) -> tuple[Name, ...] | Columns:
+    """What follows FOR."""
     if words.accept("ALL"):
         words.expect("COLUMNS")
-        return Analyze(table, None)
+        return Columns.ALL
     words.expect("COLUMNS")
+    if words.is_at_end():
+        return Columns.ALL
     columns = [words.name("a column")]
     while words.accept(","):
         columns.append(words.name("a column"))
-    return Analyze(table, tuple(columns))
+    return tuple(columns)

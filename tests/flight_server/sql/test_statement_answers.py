@@ -102,7 +102,8 @@ REFUSED = {
     'ANALYZE lake.s."T"': (NotFound, 'no table "lake.s.T"'),
     "ANALYZE t": (InvalidArgument, '"t" is not the full name of a table; a table of a lake is catalog.schema.table'),
     "ANALYZE stats.columns": (InvalidArgument, '"stats.columns" is a flight of this server, which has no statistics'),
-    "DESCRIBE statflight.sys.tables": (InvalidArgument, "is a flight of this server"),
+    "SHOW STATS FOR statflight.sys.tables": (InvalidArgument, "is a flight of this server"),
+    "SHOW TABLES IN lake.t": (NotFound, 'no schema "lake.t"; did you mean "lake.s"?'),
     "ANALYZE TABLE lake.s.t COMPUTE STATISTICS FOR COLUMNS c1, cc2": (
         InvalidArgument,
         '"lake.s.t" has no column "cc2"; did you mean "c2"?',
@@ -110,6 +111,36 @@ REFUSED = {
     'ANALYZE TABLE lake.s.t COMPUTE STATISTICS FOR COLUMNS "C1"': (InvalidArgument, 'has no column "C1"'),
     "EXPLAIN DROP TABLE x": (InvalidArgument, "DROP is not allowed"),
 }
+
+
+@pytest.mark.parametrize(
+    "form", ["ANALYZE TABLES IN lake.s", "ANALYZE TABLES FROM LAKE", "ANALYZE TABLES", 'ANALYZE TABLES IN lake."s"']
+)
+def test_analyze_of_the_tables_of_a_schema(sql, capture, form):
+    (answer,) = sql(f"{form} COMPUTE STATISTICS")
+    assert (answer["table"], answer["columns"], len(capture.requests)) == ("lake.s.t", [], 1)
+
+
+def test_words_without_effect_are_told(sql):
+    (answer,) = sql("ANALYZE TABLE lake.s.t PARTITION (c1 = 1) COMPUTE STATISTICS FOR COLUMNS c1")
+    assert answer["detail"].startswith("PARTITION (c1 = 1) is ignored: statistics of columns are of the whole table")
+
+
+@pytest.mark.parametrize(("form", "count"), [("IN lake.s", 1), ("FROM Lake", 1), ("IN stats_all", 11), ("", 1)])
+def test_tables_of_a_schema(sql, form, count):
+    assert len(sql(f"SHOW TABLES {form}")) == count
+
+
+def test_columns_of_a_flight(sql):
+    rows = sql("DESCRIBE sys.flights")
+    assert rows == sql("SHOW COLUMNS IN statflight.sys.flights")
+    assert {row["column_name"]: row["data_type"] for row in rows} == {
+        "name": "VARCHAR",
+        "column_count": "BIGINT",
+        "row_estimate": "BIGINT",
+        "writable": "BOOLEAN",
+        "description": "VARCHAR",
+    }
 
 
 @pytest.mark.parametrize("statement", REFUSED)

@@ -7,7 +7,7 @@ import pytest
 
 from flight_server.conditions.words import Part
 from flight_server.sql import statements
-from flight_server.sql.statements import Analyze, Describe, Explain, ShowStats, ShowTables
+from flight_server.sql.statements import Analyze, AnalyzeTables, Columns, Describe, Explain, ShowStats, ShowTables
 from store.model.errors import InvalidArgument
 
 A_B_C = (Part("a", False), Part("b", False), Part("c", False))
@@ -20,16 +20,28 @@ def column(text: str, quoted: bool = False) -> tuple[Part, ...]:
 @pytest.mark.parametrize(
     ("sql", "statement"),
     {
-        "ANALYZE a.b.c": Analyze(A_B_C, None),
-        "/* x */ -- y\n analyze a . b . c ;": Analyze(A_B_C, None),
-        "ANALYZE TABLE a.b.c COMPUTE STATISTICS": Analyze(A_B_C, ()),
-        "ANALYZE TABLE a.b.c COMPUTE STATISTICS NOSCAN": Analyze(A_B_C, ()),
-        "ANALYZE TABLE a.b.c COMPUTE STATISTICS FOR ALL COLUMNS": Analyze(A_B_C, None),
+        "ANALYZE a.b.c": Analyze(A_B_C, Columns.ALL),
+        "/* x */ -- y\n analyze a . b . c ;": Analyze(A_B_C, Columns.ALL),
+        "ANALYZE TABLE a.b.c COMPUTE STATISTICS": Analyze(A_B_C, Columns.AS_USUAL),
+        "ANALYZE TABLE a.b.c COMPUTE STATISTICS NOSCAN": Analyze(A_B_C, Columns.NONE),
+        "ANALYZE TABLE a.b.c COMPUTE STATISTICS FOR ALL COLUMNS": Analyze(A_B_C, Columns.ALL),
+        "ANALYZE TABLE a.b.c COMPUTE STATISTICS FOR COLUMNS;": Analyze(A_B_C, Columns.ALL),
+        "ANALYZE TABLE a.b.c PARTITION (d = ')', f(x) = 2) COMPUTE STATISTICS FOR COLUMNS x": Analyze(
+            A_B_C,
+            (column("x"),),
+            "PARTITION (d = ')', f(x) = 2) is ignored: statistics of columns are of the whole table",
+        ),
+        "ANALYZE TABLES COMPUTE STATISTICS": AnalyzeTables(None),
+        "ANALYZE TABLES FROM a.b COMPUTE STATISTICS NOSCAN": AnalyzeTables(A_B_C[:2]),
         'ANALYZE TABLE a.b.c COMPUTE STATISTICS FOR COLUMNS x, "Y ""1"""': Analyze(
             A_B_C, (column("x"), column('Y "1"', True))
         ),
         'SHOW STATS FOR `a`.b."c"': ShowStats((Part("a", True), Part("b", False), Part("c", True))),
         "show tables": ShowTables(),
+        "SHOW TABLES IN a": ShowTables(A_B_C[:1]),
+        "SHOW COLUMNS FROM a.b.c": Describe(A_B_C),
+        "SHOW COLUMNS IN a.b.c": Describe(A_B_C),
+        "DESCRIBE TABLE a.b.c": Describe(A_B_C),
         "DESCRIBE a.b.c": Describe(A_B_C),
         "desc a.b.c": Describe(A_B_C),
         "EXPLAIN SELECT 1": Explain(" SELECT 1"),
@@ -45,13 +57,16 @@ def test_parse(sql, statement):
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("ANALYZE", "ANALYZE has its end where the name of a table should be; ANALYZE t, or ANALYZE TABLE"),
+        ("ANALYZE", "ANALYZE has its end where the name of a table should be; ANALYZE t, ANALYZE TABLE"),
         ("ANALYZE a.b.c d", 'has "d" where the end should be'),
-        ("ANALYZE TABLE 'x' COMPUTE STATISTICS", 'has "\'" where the name of a table should be'),
+        ("ANALYZE TABLE 'x' COMPUTE STATISTICS", "has \"'x'\" where the name of a table should be"),
         ('ANALYZE TABLE a.b.c "COMPUTE" STATISTICS', 'has "COMPUTE" where COMPUTE should be'),
         ("ANALYZE TABLE a.b.c COMPUTE STATISTICS FOR COLUMNS x,", "has its end where the name of a column should be"),
         ("ANALYZE a.b.c; SELECT 1", 'has "SELECT" where the end should be'),
-        ("SHOW COLUMNS FROM a.b.c", 'has "COLUMNS" where STATS should be; SHOW STATS FOR t, or SHOW TABLES'),
+        ("SHOW COLUMNS OF a.b.c", 'has "OF" where IN should be; SHOW STATS FOR t, SHOW TABLES [IN s], or SHOW COLUMNS'),
+        ("SHOW VIEWS", 'has "VIEWS" where STATS should be'),
+        ("ANALYZE TABLE a.b.c PARTITION (d = 1 COMPUTE STATISTICS", 'has its end where ")" should be'),
+        ("ANALYZE TABLE a.b.c PARTITION (d = 1) COMPUTE STATISTICS NOSCAN", "statistics of a part of a table"),
         ("EXPLAIN", "EXPLAIN of nothing is not allowed"),
         ("EXPLAIN ANALYZE SELECT 1", "EXPLAIN ANALYZE is not allowed"),
     ],
