@@ -16,8 +16,9 @@ from flight_server.checks.limits import Limit
 from flight_server.checks.results import Result, State
 from flight_server.checks.rules import CONTAINMENT, LEARNED, OF_TABLE, PREVIOUS, SELECT, Rule
 from flight_server.views import history, table_summary
+from flight_server.views.numbers import nearest_float, number
 from flight_server.views.reader import Reader, equal, read_table
-from flight_server.views.table_summary import Row, TableSummary, nearest_float, number
+from flight_server.views.table_summary import Row, TableSummary
 from store.model.errors import InvalidArgument
 from store.model.logical_types import MEASURED, NESTED, NUMERIC
 from store.model.names import is_pattern
@@ -320,7 +321,7 @@ class _Subject:
         for value in values:
             measures.require_comparable(row, value, limits)
         worst = next((i for i, value in enumerate(values) if not rule.condition.holds(value, limits)), 0)
-        return values[worst], f"{found[worst]['count']:,} rows; the most common of {len(found)} values are judged"
+        return values[worst], f"{number(found[worst]['count'])} rows; the most common of {len(found)} values are judged"
 
     def _limits(self, rule: Rule, row: Row | None) -> tuple[list[Found], str]:
         """The values of a rule's limits, and what they are where the rule does not say so."""
@@ -397,16 +398,18 @@ class _Subject:
         if distance is None:
             raise measures.UnknownValue("no values")
         gap, error = distance.value, distance.error
-        told, unseen = [f"against {against}" + (f", ±{error:.3g}" if error else "")], 0.0
+        told, unseen = [f"against {against}" + (f", ±{number(error, 3)}" if error else "")], 0.0
         if distance.tails > distance.shares:
             was, now = distance.beyond
-            told.append(f"far from the earlier values lie {now:.3g} of the rows, before {was:.3g}")
+            told.append(f"far from the earlier values lie {number(now, 3)} of the rows, before {number(was, 3)}")
         for snapshot, sketch in ((against, before), (row["snapshot_id"], after)):
             at = "the current snapshot" if sketch is after else f"snapshot {snapshot}"
             if sketch is before and sketch["snapshot_id"] != snapshot:
                 told.append(f"the sketch of {at} is inherited from {sketch['snapshot_id']}")
             if lacking := drift.unseen(sketch["data"], sketch["params"]):
-                told.append(f"the sketch of {at} is of a part of the rows and may lack {lacking:.3g} of the values")
+                told.append(
+                    f"the sketch of {at} is of a part of the rows and may lack {number(lacking, 3)} of the values"
+                )
                 unseen += lacking
         detail = "; ".join(told)
         if unseen:
@@ -414,9 +417,9 @@ class _Subject:
             limits = [limit.value for limit in rule.condition.limits]
             if len({rule.condition.holds(value, limits) for value in (low, gap, high)}) > 1:
                 raise measures.UnknownValue(
-                    f"between {low:.3g} and {high:.3g}, {detail}; capture HISTOGRAM without sampling"
+                    f"between {number(low, 3)} and {number(high, 3)}, {detail}; capture HISTOGRAM without sampling"
                 )
-            detail += f", so between {low:.3g} and {high:.3g}"
+            detail += f", so between {number(low, 3)} and {number(high, 3)}"
         return gap, detail
 
     def _sketch(self, snapshot: int | str, column_id: int, role: str = "QUANTILES") -> Row | None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from flight_server.checks import measures
 from flight_server.checks.limits import Limit
-from flight_server.views.table_summary import Row, number
+from flight_server.views.numbers import number
+from flight_server.views.table_summary import Row
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from flight_server.checks.results import Result, State
 from flight_server.checks.rules import Rule
 from flight_server.views import expectations, history
 from flight_server.views.expectations import COUNT, Kind
+from flight_server.views.numbers import number
 from flight_server.views.reader import Reader, equal, read_table, rows_of
-from flight_server.views.table_summary import Row, TableSummary, rounded
+from flight_server.views.table_summary import Row, TableSummary
 from store.model.schemas import EXPECTED
 
 GAP: Final = "commit_gap"
@@ -99,7 +100,7 @@ def results(
     believed = expectations.most_are_false([found.probability for _, found in judged])
     for one, found in judged:
         strange = found.strange and found.probability <= believed
-        told = f"expected {rounded(found.low)} to {rounded(found.high)}, by {found.count} snapshots"
+        told = f"expected {number(found.low)} to {number(found.high)}, by {found.count} snapshots"
         if strange and found.is_level:
             told += "; it is the third in a row, and learned as the new level"
         yield Result(
@@ -130,7 +131,7 @@ def _gap(table: str, snapshots: Sequence[Row], current: int | None, rule: Rule, 
             state,
             gap,
             current,
-            f"a commit is expected within {longest.total_seconds() / 3600:,.3g} hours of the last",
+            f"a commit is expected within {number(longest.total_seconds() / 3600, 3)} hours of the last",
         )
 
 

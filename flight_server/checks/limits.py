@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, Protocol
 
-from flight_server.views.table_summary import nearest_float
+from flight_server.views.numbers import nearest_float
 
 OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<=": operator.le,

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from flight_server.views.table_summary import Row, number
+from flight_server.views.numbers import count, number
+from flight_server.views.table_summary import Row
 from store.model import bounds
 from store.model.logical_types import FLOATING, HASHED, MEASURED, NESTED, UNORDERED, Kind, LogicalType, parse
 
@@ -190,7 +191,7 @@ class Ordered:
 
 def text_of(value: Any) -> str:
     """A value of a measure as text."""
-    return value.text if isinstance(value, Ordered) else value if isinstance(value, str) else number(value)
+    return value.text if isinstance(value, Ordered) else value if isinstance(value, str) else number(value, exact=True)
 
 
 def text_between(low: Any, high: Any) -> str:
@@ -243,4 +244,4 @@ def _is_all_null(row: Row) -> bool:
 def _error_of_ndv(row: Row) -> str:
     if row["ndv_exact"] or row["ndv_lower"] is None or row["ndv_upper"] is None:
         return ""
-    return f"between {row['ndv_lower']:,.0f} and {row['ndv_upper']:,.0f}"
+    return f"between {count(row['ndv_lower'])} and {count(row['ndv_upper'])}"

@@ -17,6 +17,7 @@ import numpy as np
 from flight_server.checks import measures
 from flight_server.checks.rules import SELECT, Rule, parse
 from flight_server.table_names import join_name, name_parts, split_name
+from flight_server.views.numbers import number
 from flight_server.views.reader import Reader, equal, read_table
 from flight_server.views.table_summary import Row
 from store.model.errors import InvalidArgument
@@ -83,11 +84,10 @@ def containment(reader: Reader, table: str, row: Row, sketch: Row | None, of: st
     found, count = int(np.isin(hashes, theirs.hashes, assume_unique=True).sum()), len(hashes)
     stale = "" if target["freshness"] != "INHERITED" else f"; {of} as of its snapshot {target['snapshot_id']}"
     if mine.exact and theirs.exact:
-        return Fraction(found, count), f"{count - found:,} of {count:,} values are not in {of}{stale}"
+        return Fraction(found, count), f"{number(count - found)} of {number(count)} values are not in {of}{stale}"
     low, high = _interval(found, count)
-    return Fraction(found, count), (
-        f"between {low:.4g} and {high:.4g}: of a sample of {count:,} values, {count - found:,} are not in {of}{stale}"
-    )
+    sample = f"of a sample of {number(count)} values, {number(count - found)} are not in {of}{stale}"
+    return Fraction(found, count), f"between {number(low, 4)} and {number(high, 4)}: {sample}"
 
 
 def sketches(reader: Reader, table: str, role: str, snapshot: int | str) -> list[Row]:

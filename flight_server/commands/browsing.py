@@ -28,7 +28,7 @@ from flight_server.commands.reading import FormatOption
 from flight_server.present import render, text
 from flight_server.present.render import Format
 from flight_server.table_names import full_name, join_name, split_name
-from flight_server.views import catalog_summary, shapes, table_summary
+from flight_server.views import catalog_summary, numbers, shapes, table_summary
 from flight_server.views import history as histories
 from flight_server.views.reader import Reader
 from store.model.names import is_pattern, matcher
@@ -71,9 +71,9 @@ def ls(
         [
             name,
             row["format"] or "",
-            table_summary.count(row["row_count"]),
-            table_summary.count(row["data_file_count"]),
-            table_summary.size(row["total_size_bytes"]),
+            numbers.count(row["row_count"]),
+            numbers.count(row["data_file_count"]),
+            numbers.size(row["total_size_bytes"]),
             table_summary.age(row["refreshed_at"] or row["captured_at"]),
             row["freshness"] or "not captured",
             row["last_error"] or "",
@@ -115,13 +115,13 @@ def history(
         [
             str(row["snapshot_id"]),
             table_summary.moment(row["committed_at"]),
-            table_summary.count(row["row_count"]),
+            numbers.count(row["row_count"]),
             table_summary.percent_null(row),
             table_summary.distinct(row),
             table_summary.bound(row["min"], row["min_is_exact"], "≥"),
             table_summary.bound(row["max"], row["max_is_exact"], "≤"),
-            table_summary.rounded(row.get("mean")),
-            table_summary.rounded(row.get("stddev")),
+            numbers.known(row.get("mean")),
+            numbers.known(row.get("stddev")),
         ]
         for row in rows
     ]
@@ -131,9 +131,9 @@ def history(
     )
     for statistic in histories.NUMBERS:
         values = [row.get(statistic) for row in rows]
-        numbers = [value for value in values if value is not None]
-        if len(set(numbers)) > 1:
-            ends = " → ".join(table_summary.number(numbers[at]) for at in (0, -1))
+        known = [value for value in values if value is not None]
+        if len(set(known)) > 1:
+            ends = " → ".join(numbers.number(known[at]) for at in (0, -1))
             say(f"{statistic:<15} {shapes.sparkline(values)}  {ends}")
 
 
@@ -176,7 +176,7 @@ def report(
         if written:
             for file, content in files.index(client, written):
                 _write(output / file, content)
-            say(f"wrote {output / 'index.html'} and pages of {table_summary.counted(len(written), 'table')}")
+            say(f"wrote {output / 'index.html'} and pages of {numbers.counted(len(written), 'table')}")
     if failed:
         sys.exit(1)
 

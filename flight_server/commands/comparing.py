@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Annotated, Any
 
@@ -33,7 +32,7 @@ from flight_server.commands.reading import FormatOption
 from flight_server.present import render, text
 from flight_server.present.comparison import Change, changes
 from flight_server.present.render import Format
-from flight_server.views import table_summary
+from flight_server.views import numbers, table_summary
 from store.model.errors import InvalidArgument
 
 
@@ -121,15 +120,13 @@ def _percent(share: float | None) -> str:
         return ""
     if -100 < share < -99.95:
         return "<-99.9%"
-    return f"{share:+,.0f}%" if abs(share) >= 1000 else f"{share:+.3g}%"
+    return f"{numbers.number(share, 3, sign='+')}%"
 
 
 def _number(value: Any, sign: str = "") -> str:
-    """A value with separators; six significant digits unless it is an integer."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return render.text_of(value)
-    whole = value == int(value) or abs(value) >= 1e6
-    return f"{round(value):{sign},}" if whole else f"{value:{sign},.6g}"
+    """A value; a number with few digits."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return numbers.number(value, sign=sign) if is_number else render.text_of(value)
 
 
 def _tell_inherited(at: str | int, summary: table_summary.TableSummary) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from flight_server.commands.common import CONNECTION, ConnectionOptions
 from flight_server.commands.output import CommandError, misuse, say, tell
 from flight_server.commands.parameters import argument, option
-from store.model.units import bytes_text
+from flight_server.views.numbers import count, number
+from flight_server.views.numbers import size as bytes_text
 
 if TYPE_CHECKING:
     from capture.spark.plans import Operator, Plan, UsedTable
@@ -80,10 +81,10 @@ def _lines(operators: Sequence[Operator], true: Mapping[int, int]) -> list[str]:
     head = ["rows", "size"] + (["true rows", "off by"] if true else [])
     rows = []
     for at, operator in enumerate(operators):
-        cells = ["?" if operator.rows is None else f"{operator.rows:,}", bytes_text(operator.size_bytes)]
+        cells = ["?" if operator.rows is None else count(operator.rows), bytes_text(operator.size_bytes)]
         if true:
             counted = true.get(at)
-            cells += ["" if counted is None else f"{counted:,}", _off_by(operator.rows, counted)]
+            cells += [count(counted), _off_by(operator.rows, counted)]
         rows.append((cells, f"{'  ' * operator.depth}{operator.text}"))
     widths = [max(len(cells[i]) for cells in [head, *(row[0] for row in rows)]) for i in range(len(head))]
     lines = ["  ".join(text.rjust(width) for text, width in zip(head, widths, strict=True))]
@@ -97,7 +98,7 @@ def _off_by(estimated: int | None, true: int | None) -> str:
     if estimated is None or true is None:
         return ""
     high, low = max(estimated, true, 1), max(min(estimated, true), 1)
-    return f"{high / low:,.1f}×"
+    return f"{number(high / low, 2)}×"
 
 
 def _about(table: UsedTable, registered: Sequence[str]) -> list[str]:
@@ -105,7 +106,7 @@ def _about(table: UsedTable, registered: Sequence[str]) -> list[str]:
     if table.reason:
         return [f"{name}: not used: {table.reason}"]
     how = " (registered for this session alone)" if name.rpartition(".")[2] in registered else ""
-    lines = [f"{name}: {table.row_count:,} rows, used{how}"]
+    lines = [f"{name}: {count(table.row_count)} rows, used{how}"]
     return lines + [f"{name}.{column}: {what}" for column, what in table.columns.items()]
 
 

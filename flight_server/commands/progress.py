@@ -17,6 +17,7 @@ import pyarrow.flight as flight
 from flight_server.client.background import in_background
 from flight_server.client.capture_requests import new_among
 from flight_server.commands.output import quiet
+from flight_server.views.numbers import count, number
 from flight_server.views.reader import ReadAhead
 
 if TYPE_CHECKING:
@@ -204,8 +205,8 @@ def described(names: Sequence[str], left: Mapping[str, Running], seconds: float)
     name, running = next(((n, r) for n, r in left.items() if r.message), ("", Running(0.0, "")))
     if len(names) == 1:
         return done, names[0], running.message
-    rate = f", {ended / seconds * 60:.3g}/min" if ended and seconds > 0 else ""
-    return done, f"{ended:,} of {len(names):,} tables{rate}", f"{name}: {running.message}" if name else ""
+    rate = f", {number(ended / seconds * 60, 3)}/min" if ended and seconds > 0 else ""
+    return done, f"{count(ended)} of {count(len(names))} tables{rate}", f"{name}: {running.message}" if name else ""
 
 
 def while_looking(client: StatsClient, catalog: str, work: Callable[[], T]) -> T:

@@ -25,7 +25,7 @@ from flight_server.commands.parameters import argument, option
 from flight_server.present import render, text
 from flight_server.present.column_labels import labels
 from flight_server.present.render import Format
-from flight_server.views import shapes, table_summary
+from flight_server.views import numbers, shapes, table_summary
 from flight_server.views.reader import Reader, read_table
 
 FormatOption = Annotated[Format, option("--format", "-f", help="How rows are written.")]
@@ -95,9 +95,9 @@ def _headline(summary: table_summary.TableSummary) -> str:
     if table is None:
         return summary.name
     return (
-        f"{summary.name} at snapshot {table['snapshot_id']}: {table_summary.counted(table['row_count'], 'row')}, "
-        f"{table_summary.counted(table['data_file_count'], 'file')}, "
-        f"{table_summary.size(table['total_size_bytes']) or '?'}"
+        f"{summary.name} at snapshot {table['snapshot_id']}: {numbers.counted(table['row_count'], 'row')}, "
+        f"{numbers.counted(table['data_file_count'], 'file')}, "
+        f"{numbers.size(table['total_size_bytes']) or '?'}"
     )
 
 
@@ -142,10 +142,10 @@ def _line(row: table_summary.Row, summary: table_summary.TableSummary) -> dict[s
         "distinct": table_summary.distinct(row),
         "min": table_summary.bound(row["min"], row["min_is_exact"], "≥"),
         "max": table_summary.bound(row["max"], row["max_is_exact"], "≤"),
-        "mean": table_summary.rounded(row.get("mean")),
-        "stddev": table_summary.rounded(row.get("stddev")),
+        "mean": numbers.known(row.get("mean")),
+        "stddev": numbers.known(row.get("stddev")),
         **{f"{share:.0%}".replace("%", " %"): quartiles.get(share) or "" for share in (0.25, 0.5, 0.75)},
-        "avg bytes": "" if width is None else f"{width:.1f}",
+        "avg bytes": numbers.known(width),
         "shape": shapes.sparkline([bar.rows for bar in summary.bars(row, SHAPE_BINS)]),
         "freshness": table_summary.freshness(row, sampled=row["column_id"] in summary.sampled),
     }

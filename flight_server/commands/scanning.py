@@ -23,7 +23,7 @@ from flight_server.commands.output import misuse, say, tell, warn
 from flight_server.commands.parameters import argument, option
 from flight_server.present import render, text
 from flight_server.present.render import Format
-from flight_server.views import table_summary
+from flight_server.views import numbers
 
 if TYPE_CHECKING:
     from flight_server.client.scan import Scan
@@ -87,7 +87,7 @@ def _write(plan: Scan) -> None:
         [
             file["file_path"],
             render.text_of(file["row_count"]),
-            table_summary.size(file["size_bytes"]),
+            numbers.size(file["size_bytes"]),
             file["match"],
             file["kept_because"] or "",
         ]
@@ -101,9 +101,12 @@ def _totals(plan: Scan, to_read: int) -> str:
     """Lines on the files, rows and bytes kept and skipped, and on what skipped them."""
     files, rows = plan.summary["files"], plan.summary["rows"]
     skipped = ", ".join(
-        f"{files[f'skipped_by_{what}']:,} by {what}" for what in ("partition", "bounds") if files[f"skipped_by_{what}"]
+        f"{numbers.count(files[f'skipped_by_{what}'])} by {what}"
+        for what in ("partition", "bounds")
+        if files[f"skipped_by_{what}"]
     )
     return (
-        f"{files['kept']:,} of {files['all']:,} files, {rows['kept']:,} of {rows['all']:,} rows,"
-        f" {table_summary.size(to_read)} to read" + (f"; skipped {skipped}" if skipped else "")
+        f"{numbers.count(files['kept'])} of {numbers.count(files['all'])} files,"
+        f" {numbers.count(rows['kept'])} of {numbers.count(rows['all'])} rows,"
+        f" {numbers.size(to_read)} to read" + (f"; skipped {skipped}" if skipped else "")
     )

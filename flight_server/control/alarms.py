@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import SplitResult, parse_qs, unquote
 
 from flight_server.alarm_address import ALARM_PRESETS
-from flight_server.views import table_summary
+from flight_server.views.numbers import number
 from store.model.names import matcher
 
 LINES: Final = 20  # of a message for people; the rest is counted
@@ -133,7 +133,7 @@ def _named(message: Message, change: Message) -> str:
     if change["value"] is None:  # the detail tells why it is unknown, or a value that is no number
         told = f": {change['detail'] or 'unknown'}"
     else:
-        told = f" is {table_summary.number(change['value'])}" + (f"; {change['detail']}" if change["detail"] else "")
+        told = f" is {number(change['value'], exact=True)}" + (f"; {change['detail']}" if change["detail"] else "")
     return f"{message['table']}: {column}{change['rule']}{told}"
 
 

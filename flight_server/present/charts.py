@@ -6,20 +6,17 @@ from collections.abc import Sequence
 from html import escape
 
 from flight_server.present.text import harmless
+from flight_server.views import numbers
 from flight_server.views.shapes import Bar, text_at
-from flight_server.views.table_summary import rounded
 
 LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 22  # margins for the axes, in pixels
 GAP = 1.0  # pixels between bars
 CHARACTER = 6.0  # width of a label's character, in pixels
 
 
-def short(number: float) -> str:
-    """Formats a number for an axis: 1234567 is 1.235M."""
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= size:
-            return f"{number / size:.4g}{unit}"
-    return f"{number:.4g}"
+def axis(value: float) -> str:
+    """A number as the label of an axis, which has little room: 1234567 is 1.235M."""
+    return numbers.brief(value, unit_from=1e4)
 
 
 def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 420, height: int = 130) -> str:
@@ -46,7 +43,7 @@ def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 4
         marks.append(
             f'<rect class="bar" x="{LEFT + place * step:.1f}" y="{TOP + inner_height - tall:.1f}" '
             f'width="{max(step - GAP, 0.5):.1f}" height="{tall:.1f}">'
-            f"<title>{_text(at)}: {bar.rows:,.0f} rows</title></rect>"
+            f"<title>{_text(at)}: {numbers.count(bar.rows)} rows</title></rect>"
         )
     labels: list[tuple[float, float, str]] = [(0, bars[0].low, "start"), (len(bars), bars[-1].high, "end")]
     if len(bars) > 2:
@@ -79,10 +76,10 @@ def line(
         width, height: Pixels.
         bands: Lowest and highest expected value of each point; those far beyond the values are cut.
     """
-    numbers = [value for _, value in points if value is not None]
-    if not numbers:
+    values = [value for _, value in points if value is not None]
+    if not values:
         return ""
-    low, high = min(numbers), max(numbers)
+    low, high = min(values), max(values)
     expected = [bound for band in bands if band is not None for bound in band]
     room = (high - low) or abs(high) or 1.0
     low, high = (max(min([low, *expected]), low - room), min(max([high, *expected]), high + room))
@@ -102,7 +99,8 @@ def line(
     shades = "".join(
         f'<rect class="expected" x="{max(LEFT + (place - 0.5) * step, LEFT):.1f}" y="{down(band[1]):.1f}" '
         f'width="{step:.1f}" height="{max(down(band[0]) - down(band[1]), 1.0):.1f}">'
-        f"<title>{_text(points[place][0])}: expected {rounded(band[0])} to {rounded(band[1])}</title></rect>"
+        f"<title>{_text(points[place][0])}: expected "
+        f"{numbers.number(band[0])} to {numbers.number(band[1])}</title></rect>"
         for place, band in enumerate(bands)
         if band is not None
     )
@@ -113,9 +111,8 @@ def line(
         x, y = LEFT + place * step, down(value)
         path.append(f"{pen}{x:.1f} {y:.1f}")
         pen = "L"
-        marks.append(
-            f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{_text(name)}: {value:,.10g}</title></circle>'
-        )
+        title = f"{_text(name)}: {numbers.number(value)}"
+        marks.append(f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{title}</title></circle>')
     ends = [(LEFT, points[0][0], "start")]
     if len(points) > 1:
         ends.append((width - RIGHT, points[-1][0], "end"))
@@ -158,8 +155,8 @@ def _frame(width: int, height: int, low: float, high: float) -> str:
     bottom = height - BOTTOM
     return (
         f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{width - RIGHT}"/>'
-        f'<text x="{LEFT - 5}" y="{TOP + 8}" text-anchor="end">{short(high)}</text>'
-        f'<text x="{LEFT - 5}" y="{bottom}" text-anchor="end">{short(low)}</text>'
+        f'<text x="{LEFT - 5}" y="{TOP + 8}" text-anchor="end">{axis(high)}</text>'
+        f'<text x="{LEFT - 5}" y="{bottom}" text-anchor="end">{axis(low)}</text>'
     )
 
 

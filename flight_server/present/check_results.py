@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from flight_server.checks.results import Result, State
 from flight_server.present import render, text
-from flight_server.views import table_summary
+from flight_server.views import numbers
 
 
 class ResultFormat(StrEnum):
@@ -41,7 +41,7 @@ def write_table(results: Sequence[Result]) -> None:
 def _value(result: Result) -> str:
     if result.value is None:
         return "unknown"
-    return result.value if isinstance(result.value, str) else table_summary.number(result.value)
+    return result.value if isinstance(result.value, str) else numbers.number(result.value, exact=True)
 
 
 def to_json(results: Sequence[Result], errors: Mapping[str, str]) -> str:

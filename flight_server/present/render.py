@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from flight_server.present.text import write_text
+from flight_server.views.numbers import number
 
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBER = re.compile(
@@ -113,10 +114,8 @@ def text_of(value: Any) -> str:
     """A value for a cell of a text table: empty for a null, numbers rounded for people, but not to whole ones."""
     if value is None:
         return ""
-    if isinstance(value, float) and (value == 0 or 1e-3 <= abs(value) < 1e15):
-        text = f"{value:.3f}".rstrip("0").rstrip(".")
-        if "." in text or value.is_integer():
-            return text
+    if isinstance(value, float):
+        return number(value, 9, exact=True, separator="")
     value = plain(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.table_names import join_name
+from flight_server.views.numbers import number
 from flight_server.views.reader import Reader, codes_of
 
 _ENDS: Final = {end: [f"{end}_{part}" for part in ("catalog", "schema", "table")] for end in ("from", "to")}
@@ -37,5 +38,5 @@ def contained(row: dict[str, Any]) -> str:
     low, high = row["containment_low"], row["containment_high"]
     if low is None or high is None:
         return ""
-    percent = f"{100 * row['containment']:.4g} %"
-    return percent if low == high else f"{percent} ({100 * low:.3g}–{100 * high:.3g})"
+    percent = f"{number(100 * row['containment'], 4)} %"
+    return percent if low == high else f"{percent} ({number(100 * low, 3)}–{number(100 * high, 3)})"

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, NamedTuple
 
+from flight_server.views.numbers import brief
+
 Row = Mapping[str, Any]
 BLOCKS = " ▁▂▃▄▅▆▇█"
 SKETCHED_BUCKETS = 32  # a bucket has 1/32 of the rows, more if a frequent value fills it
@@ -72,17 +74,7 @@ def text_at(point: float, logical_type: str) -> str:
             return f"{instant:%Y-%m-%d}" if instant.time() == time() else f"{instant:%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):
         return ""
-    return number(point)
-
-
-def number(value: float) -> str:
-    """A number with some four digits, as people read it: 0.01234, 98.77, 12,346, 497.6G."""
-    size = abs(value)
-    for least, unit in ((1e18, ""), (1e12, "T"), (1e9, "G"), (1e7, "M")):
-        if size >= least:
-            return f"{value / least:.4g}{unit}" if unit else f"{value:.3e}"
-    whole = value == int(value) if math.isfinite(value) else False
-    return f"{value:,.0f}" if whole or size >= 1000 else f"{value:.4g}"
+    return brief(point)
 
 
 def bars(

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
 
 from flight_server.table_names import full_name
 from flight_server.views import shapes
+from flight_server.views.numbers import count, counted, percent
 from flight_server.views.reader import Leaf, Reader, read_table
 from store.model.errors import nearest
-from store.model.units import bytes_text
 
 Row = dict[str, Any]
 
@@ -127,32 +124,12 @@ def require(reader: Reader, name: str, snapshot: str | int = "current") -> None:
             raise pa.ArrowKeyError(f'[UNKNOWN_SNAPSHOT] "{name}" has no snapshot {snapshot}; the latest are: {some}')
 
 
-# Numbers as text.
-
-
-def count(value: float | None) -> str:
-    """A number with thousands separators; empty if unknown."""
-    return "" if value is None else f"{round(value):,}"
-
-
-def counted(value: float | None, noun: str) -> str:
-    """`1 file`, `3 files`, `? files`."""
-    return f"{count(value) or '?'} {noun}{'' if value == 1 else 's'}"
+# Statistics as text.
 
 
 def percent_null(row: Row) -> str:
     """The share of nulls in percent; `0` and `100` only if exact, empty if unknown."""
     return percent(row["null_count"], row["row_count"])
-
-
-def percent(part: int | None, rows: int | None) -> str:
-    """`percent_null` of any part of the rows."""
-    if part is None or rows is None:
-        return ""
-    if part in (0, rows) or rows == 0:
-        return "100" if part and rows else "0"
-    share = 100 * part / rows
-    return "<0.1" if share < 0.05 else ">99.9" if share > 99.95 else f"{share:.1f}"
 
 
 def distinct(row: Row) -> str:
@@ -171,11 +148,6 @@ def bound(text: str | None, exact: bool | None, sign: str, longest: int = 28) ->
         return ""
     shown = '""' if text == "" else text if len(text) <= longest else text[: longest - 1] + "…"
     return f"{sign} {shown}" if exact is False else shown
-
-
-def size(value: float | None) -> str:
-    """Bytes in a unit that leaves one to four digits."""
-    return "" if value is None else bytes_text(value)
 
 
 def freshness(row: Row, *, sampled: bool = False) -> str:
@@ -198,29 +170,6 @@ def freshness(row: Row, *, sampled: bool = False) -> str:
     elif sampled:
         labels.append("quantiles of a sample")
     return ", ".join(labels)
-
-
-def number(value: float | Fraction) -> str:
-    """A number with separators: whole ones in full, others to six digits, or in full where these would look exact."""
-    nearest = nearest_float(value)
-    if math.isfinite(nearest) and value == int(value) and (not isinstance(value, float) or abs(value) < 2**53):
-        return f"{int(value):,}"
-    value = nearest
-    rounded = re.sub(r"e.*|[-.]", "", f"{value:.5e}").rstrip("0")
-    return f"{value:,.6g}" if len(rounded) == 6 and not 1e6 <= abs(value) < 1e15 else f"{value:,}"
-
-
-def nearest_float(value: float | Fraction) -> float:
-    """The nearest float; an infinity if the value is beyond all finite ones."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.copysign(math.inf, value > 0 or -1)
-
-
-def rounded(number: float | None) -> str:
-    """A mean or deviation to six significant digits, or whole."""
-    return "" if number is None else f"{number:,.0f}" if 1e6 <= abs(number) < 1e15 else f"{number:,.6g}"
 
 
 def moment(value: datetime | None) -> str:

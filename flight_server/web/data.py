@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from flight_server.checks import learned
 from flight_server.present import column_labels
 from flight_server.table_names import COLUMNS, full_name
-from flight_server.views import catalog_summary, expectations, history, relationships, shapes, table_summary
+from flight_server.views import catalog_summary, expectations, history, numbers, relationships, shapes, table_summary
 from flight_server.views.reader import Leaf, Reader, equal, read_table, rows_of
 from flight_server.views.table_summary import Row
 from store.model.errors import InvalidArgument
@@ -330,7 +330,7 @@ def _is_unique(row: Mapping[str, Any]) -> bool:
 
 def notes(row: Mapping[str, Any]) -> list[str]:
     """Remarks on an unusual column: constant, unique, mostly missing, with NaN."""
-    texts = [f"{table_summary.percent(row['nan_count'], row['row_count'])} % NaN"] if row["nan_count"] else []
+    texts = [f"{numbers.percent(row['nan_count'], row['row_count'])} % NaN"] if row["nan_count"] else []
     rows, nulls, ndv = row["row_count"], row["null_count"], row["ndv"]
     if rows and nulls is not None:
         if nulls == rows:

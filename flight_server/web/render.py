@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import resources
 from typing import Any
 
@@ -18,7 +17,7 @@ from markupsafe import Markup, escape
 from flight_server.present import charts
 from flight_server.present.render import plain, text_of
 from flight_server.present.text import harmless
-from flight_server.views import relationships, shapes, table_summary
+from flight_server.views import numbers, relationships, shapes, table_summary
 from flight_server.web import data
 from store.model.names import split_name
 
@@ -35,14 +34,14 @@ def environment() -> Environment:
     jinja.filters |= {
         "value": _value,
         "label": label,
-        "count": table_summary.count,
-        "size": table_summary.size,
-        "number": table_summary.number,
+        "count": numbers.count,
+        "size": numbers.size,
+        "number": partial(numbers.number, exact=True),
         "moment": table_summary.moment,
         "age": table_summary.age,
         "freshness": _freshness,
         "distinct": table_summary.distinct,
-        "rounded": table_summary.rounded,
+        "rounded": numbers.known,
         "nulls": _nulls,
         "nans": _nans,
         "null_bar": _null_bar,
@@ -134,8 +133,8 @@ def _nans(row: Row) -> str:
     """The number of NaN and their share of the rows."""
     if row["nan_count"] is None:
         return ""
-    share = table_summary.percent(row["nan_count"], row["row_count"])
-    return table_summary.count(row["nan_count"]) + (f" ({share} %)" if row["nan_count"] and share else "")
+    share = numbers.percent(row["nan_count"], row["row_count"])
+    return numbers.count(row["nan_count"]) + (f" ({share} %)" if row["nan_count"] and share else "")
 
 
 def _null_bar(row: Row) -> Markup:
@@ -175,7 +174,7 @@ def _brief(row: Row, value: str) -> str:
     kind = (row["logical_type"] or "").partition("(")[0]
     if kind in ("INT", "FLOAT", "DOUBLE", "DECIMAL"):
         point = shapes.position(value, kind)
-        return value if point is None else shapes.number(point)
+        return value if point is None else numbers.brief(point)
     if not kind.startswith("TIME"):
         return value
     low, high = (shapes.position(row.get(side), kind) for side in ("min", "max"))
@@ -188,14 +187,13 @@ def _mean(number: float | None) -> str:
     """A mean or deviation, all of it as title."""
     if number is None:
         return ""
-    brief = shapes.number(number) if math.isfinite(number) else text_of(number)
-    return _titled(brief, table_summary.rounded(number), repr(number))
+    return _titled(numbers.brief(number), numbers.number(number), repr(number))
 
 
 def _shown(value: Any) -> str:
     """A cell of an answer: numbers with few digits, long texts cut, all of it as title."""
-    if isinstance(value, float) and math.isfinite(value):
-        return _titled(shapes.number(value), f"{value:,}", str(value))
+    if isinstance(value, float):
+        return _titled(numbers.brief(value), numbers.number(value, exact=True), str(value))
     if isinstance(value, datetime):
         return _titled(f"{value:%Y-%m-%d %H:%M:%S}", str(value), str(value))
     whole = _value(value)
