@@ -6,11 +6,12 @@ Requests run in threads of their own, so that neither pages nor probes wait for 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CancelScope, CapacityLimiter, to_thread
+from anyio.lowlevel import checkpoint
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -32,7 +33,8 @@ log = logging.getLogger("statflight.server")
 
 PREFIX: Final = "/iceberg"
 AT_ONCE: Final = 16  # requests answered at once
-WAITING: Final = 256  # requests running or waiting; beyond these callers get 503
+WAITING: Final = 256  # whole requests running or waiting; beyond these callers get 503
+ARRIVING_BYTES: Final = 64 << 20  # of bodies that have not arrived whole; beyond these the oldest is given up
 _TABLE: Final = "/v1/{prefix}/namespaces/{namespace}/tables/{table}"
 _NAMESPACE: Final = "/v1/{prefix}/namespaces/{namespace}"
 ENDPOINTS: Final = (
@@ -46,6 +48,10 @@ ENDPOINTS: Final = (
     f"POST {_TABLE}/tasks",
     f"POST {_TABLE}/metrics",
 )
+COMMITS: Final = (f"POST {_TABLE}", "POST /v1/{prefix}/transactions/commit")
+"""Endpoints that answer 403. They are named to clients that write: where Iceberg's libraries find no such endpoint they
+give up without a request, and leave the data files that they wrote in the lake; after a 403 they delete them."""
+_WRITERS: Final = "x-client-version"  # the header by which Iceberg's libraries say who they are
 _MODE: Final = {"scan-planning-mode": "server"}
 _STATUS: Final = {
     "UNAUTHENTICATED": (401, "NotAuthorizedException"),
@@ -78,22 +84,32 @@ class Door:
         self._tables = Tables(app, capture)
         self._plans = Plans(app, self._tables)
         self._threads: CapacityLimiter | None = None  # made in the event loop that it limits
-        self._under_way = 0
+        self._under_way = 0  # requests that arrived whole
+        self._bodies = Bodies(ARRIVING_BYTES)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
-        if self._under_way >= WAITING:
-            busy = ResourceExhausted(f"{WAITING} requests are under way already", hint="try again later")
-            response = _refusal(busy)
-        else:
-            self._threads = self._threads or CapacityLimiter(AT_ONCE)
-            self._under_way += 1
-            try:
-                body = await _body(request)
-                response = await to_thread.run_sync(self._response, request, body, limiter=self._threads)
-            finally:
-                self._under_way -= 1
+        try:
+            body = await self._bodies.read(request.stream())
+            response = await self._in_turn(request, body)
+        except StatflightError as refused:
+            response = _refusal(refused)
         await response(scope, receive, send)
+
+    async def _in_turn(self, request: Request, body: bytes | None) -> Response:
+        """The answer to a request that arrived whole.
+
+        Raises:
+            ResourceExhausted: Too many such requests are under way.
+        """
+        if self._under_way >= WAITING:
+            raise ResourceExhausted(f"{WAITING} requests are under way already", hint="try again later")
+        self._threads = self._threads or CapacityLimiter(AT_ONCE)
+        self._under_way += 1
+        try:
+            return await to_thread.run_sync(self._response, request, body, limiter=self._threads)
+        finally:
+            self._under_way -= 1
 
     def _response(self, request: Request, body: bytes | None) -> Response:
         try:
@@ -121,7 +137,8 @@ class Door:
                 table = self._table(caller, levels, name)
                 return self._posted(caller, table, what, body, request.headers.get("user-agent", ""))
             case "GET", ["v1", "config"]:
-                return {"defaults": {}, "overrides": _MODE, "endpoints": list(ENDPOINTS)}
+                commits = COMMITS if _WRITERS in request.headers else ()
+                return {"defaults": {}, "overrides": _MODE, "endpoints": [*ENDPOINTS, *commits]}
             case "GET", ["v1", "namespaces"]:
                 return self._namespaces(caller, request.url.query)
             case (("GET" | "HEAD" as method), ["v1", "namespaces", levels]):
@@ -202,15 +219,45 @@ class Door:
         return None
 
 
-async def _body(request: Request) -> bytes | None:
-    """The body of a request; None if it is too large."""
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > MAX_COMMAND_BYTES:
-            return None
-        parts.append(part)
-    return b"".join(parts)
+class Bodies:
+    """Reads the bodies of requests. Those that have not arrived whole share a budget of bytes; once it is used up, the
+    oldest makes room, so that whoever sends a whole body is heard, however many send half of one.
+    """
+
+    def __init__(self, budget_bytes: int):
+        self._budget_bytes = budget_bytes
+        self._arriving: dict[CancelScope, int] = {}  # bytes of each, the oldest first
+        self._held_bytes = 0
+
+    async def read(self, parts: AsyncIterable[bytes]) -> bytes | None:
+        """The body; None if it is too large.
+
+        Raises:
+            ResourceExhausted: It made room for newer ones.
+        """
+        with CancelScope() as scope:
+            self._arriving[scope] = 0
+            try:
+                return await self._joined(scope, parts)
+            finally:
+                self._held_bytes -= self._arriving.pop(scope, 0)
+        raise ResourceExhausted("the body did not arrive in time", hint="send the request again")
+
+    async def _joined(self, scope: CancelScope, parts: AsyncIterable[bytes]) -> bytes | None:
+        joined: list[bytes] = []
+        async for part in parts:
+            if scope not in self._arriving:
+                await checkpoint()  # raises, because the scope is cancelled
+            self._arriving[scope] += len(part)
+            self._held_bytes += len(part)
+            if self._arriving[scope] > MAX_COMMAND_BYTES:
+                return None
+            joined.append(part)
+            while self._held_bytes > self._budget_bytes:
+                oldest = next(iter(self._arriving))
+                self._held_bytes -= self._arriving.pop(oldest)
+                oldest.cancel()
+        return b"".join(joined)
 
 
 def _page(name: str, items: Sequence[Any], query: str) -> dict[str, Any]:
