@@ -21,6 +21,10 @@ Partition = Sequence[tuple[str, str]]
 """Columns of the partition: name, Iceberg type."""
 
 _FIRST_PARTITION_ID: Final = 1000
+_NOWHERE: Final = "read-only://this-catalog-takes-no-writes"
+"""Where writers are sent: no reader or writer of Iceberg has such a file system, so that they fail before they write.
+At the table's own place a file would become one of its files, if it is a directory of Parquet files."""
+_WRITES_TO: Final = ("data", "metadata")
 _KINDS: Final = {
     Kind.BOOLEAN: "boolean",
     Kind.INT: "long",
@@ -209,6 +213,7 @@ def document(
     specs = {spec_id(nulls): nulls for nulls in [[False] * len(partition), *null_patterns]}
     at_ms = int(committed_at.timestamp() * 1000)
     properties = {"schema.name-mapping.default": json.dumps(columns.mapping)}
+    properties |= {f"write.{kind}.path": f"{_NOWHERE}/{kind}" for kind in _WRITES_TO}
     if columns.left_out:
         properties["statflight.columns-left-out"] = json.dumps(columns.left_out)
     return {

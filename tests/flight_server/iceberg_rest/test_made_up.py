@@ -74,6 +74,8 @@ def test_metadata_of_a_delta_table():
         spec_id([True, True]): [],
     }
     assert metadata.current_snapshot().snapshot_id == 1 and metadata.default_spec_id == 0
+    for place in ("data", "metadata"):
+        assert not metadata.properties[f"write.{place}.path"].startswith(metadata.location), "writers would write there"
 
 
 def test_ids_and_physical_names_of_mapped_columns():
