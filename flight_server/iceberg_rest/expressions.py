@@ -3,7 +3,8 @@
 What the server cannot decide holds for every file: transforms, NaN tests, literals it cannot read. NOT is moved down to
 the comparisons first, so that such a part never makes its negation exclude a file.
 
-To readers of Iceberg, null satisfies `not-eq` and `not-in`, to those of SQL it does not; so both keep files with nulls.
+To readers of Iceberg, null satisfies `not-eq` and `not-in`, to those of SQL it does not; so both keep files with nulls,
+but for readers of which it is known that it does not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Find = Callable[[str], Column]
 _COMPARES: Final = {"eq": Op.EQ, "lt": Op.LT, "lt-eq": Op.LTE, "gt": Op.GT, "gt-eq": Op.GTE}
 _WITH_VALUE: Final = frozenset({*_COMPARES, "starts-with"})
 _TESTS: Final = frozenset({"is-null", "is-nan"})
-_OPPOSITES: Final = {
+OPPOSITES: Final = {
     "not-eq": "eq",
     "not-in": "in",
     "not-starts-with": "starts-with",
@@ -37,14 +38,17 @@ _LOCAL: Final = re.compile(r"[^T]+T[\d:.]+")  # a time without a zone
 _LAST: Final = 0x10FFFF  # code point
 
 
-def condition(filter: Any, find: Find) -> Node | bool:
+def condition(filter: Any, find: Find, *, null_differs: bool = True) -> Node | bool:
     """The condition of a filter; True if every file may have matching rows, False if none has.
+
+    Args:
+        null_differs: To the reader null satisfies `not-eq`, or it may.
 
     Raises:
         InvalidArgument: The filter is malformed, or names an unknown column.
     """
     try:
-        found = _condition(filter, find, negated=False)
+        found = _Conditions(find, null_differs).of(filter, negated=False)
     except RecursionError:
         raise InvalidArgument("filter: nested too deeply") from None
     return True if not isinstance(found, bool) and len(list(leaves_of(found))) > MAX_NODES else found
@@ -62,27 +66,67 @@ def columns_of(filter: Any) -> set[str]:
     return set()
 
 
-def _condition(filter: Any, find: Find, *, negated: bool) -> Node | bool:
-    if isinstance(filter, bool):
-        return filter is not negated
-    match filter:
-        case "true" | "false":  # as some clients write the constants
-            return (filter == "true") is not negated
-        case {"type": "true" | "false" as word}:
-            return (word == "true") is not negated
-        case {"type": "and" | "or" as word, "left": left, "right": right}:
-            sides = [_condition(side, find, negated=negated) for side in (left, right)]
-            return _joined(sides, is_and=(word == "and") is not negated)
-        case {"type": "not", "child": child}:
-            return _condition(child, find, negated=not negated)
-        case {"type": str(kind), "term": term}:
-            opposite = _OPPOSITES.get(kind)
-            return _test(opposite or kind, term, filter, find, negated=negated is (opposite is None))
-    raise InvalidArgument(
-        "filter: not an expression of Iceberg",
-        hint='send true, false, {"type": "and" | "or", "left", "right"}, {"type": "not", "child"} or '
-        '{"type": "eq" | …, "term", "value"}',
-    )
+def literal_of(value: Any) -> Any:
+    """A literal, which some clients wrap in an object."""
+    return value.get("value") if isinstance(value, dict) else value
+
+
+class _Conditions:
+    def __init__(self, find: Find, null_differs: bool):
+        self._find, self._null_differs = find, null_differs
+
+    def of(self, filter: Any, *, negated: bool) -> Node | bool:
+        if isinstance(filter, bool):
+            return filter is not negated
+        match filter:
+            case "true" | "false":  # as some clients write the constants
+                return (filter == "true") is not negated
+            case {"type": "true" | "false" as word}:
+                return (word == "true") is not negated
+            case {"type": "and" | "or" as word, "left": left, "right": right}:
+                sides = [self.of(side, negated=negated) for side in (left, right)]
+                return _joined(sides, is_and=(word == "and") is not negated)
+            case {"type": "not", "child": child}:
+                return self.of(child, negated=not negated)
+            case {"type": str(kind), "term": term}:
+                opposite = OPPOSITES.get(kind)
+                return self._test(opposite or kind, term, filter, negated=negated is (opposite is None))
+        raise InvalidArgument(
+            "filter: not an expression of Iceberg",
+            hint='send true, false, {"type": "and" | "or", "left", "right"}, {"type": "not", "child"} or '
+            '{"type": "eq" | …, "term", "value"}',
+        )
+
+    def _test(self, kind: str, term: Any, filter: Mapping[str, Any], *, negated: bool) -> Node | bool:
+        """A comparison or test of one column; `kind` is one without `not-`."""
+        is_transform = isinstance(term, dict)
+        name = term.get("term") if is_transform else term
+        if kind not in _WITH_VALUE | _TESTS | {"in"} or not isinstance(name, str):
+            known = ", ".join(sorted(_WITH_VALUE | _TESTS | {"in"} | OPPOSITES.keys()))
+            raise InvalidArgument(f'filter: "{kind[:50]}" of a term is not a test: expected one of {known}')
+        if kind in _WITH_VALUE and "value" not in filter:
+            raise InvalidArgument(f'filter: "{kind}" needs a value')
+        values = filter.get("values") if kind == "in" else [filter.get("value")]
+        if not isinstance(values, list):
+            raise InvalidArgument('filter: "in" needs values: an array of literals')
+        column = self._find(name)
+        if is_transform or kind == "is-nan":
+            return True
+        is_null = Leaf(name, Op.IS_NULL)
+        if kind == "is-null":
+            return Leaf(name, Op.IS_NOT_NULL) if negated else is_null
+        literals = [_literal(value, column) for value in values]
+        if None in literals or len(literals) > MAX_VALUES:
+            return True
+        if kind == "starts-with":
+            return True if negated else _starts_with(name, literals[0], column)
+        if kind == "in" and not literals:
+            return negated
+        leaf = Leaf(name, Op.IN if kind == "in" else _COMPARES[kind], tuple(literals))
+        if not negated:
+            return leaf
+        is_of_null = leaf.op is Op.IN or (leaf.op is Op.EQ and self._null_differs)
+        return Or((Not(leaf), is_null)) if is_of_null else Not(leaf)
 
 
 def _joined(sides: list[Node | bool], *, is_and: bool) -> Node | bool:
@@ -98,41 +142,9 @@ def _joined(sides: list[Node | bool], *, is_and: bool) -> Node | bool:
     return is_and if not children else children[0] if len(children) == 1 else kind(tuple(children))
 
 
-def _test(kind: str, term: Any, filter: Mapping[str, Any], find: Find, *, negated: bool) -> Node | bool:
-    """A comparison or test of one column; `kind` is one without `not-`."""
-    is_transform = isinstance(term, dict)
-    name = term.get("term") if is_transform else term
-    if kind not in _WITH_VALUE | _TESTS | {"in"} or not isinstance(name, str):
-        known = ", ".join(sorted(_WITH_VALUE | _TESTS | {"in"} | _OPPOSITES.keys()))
-        raise InvalidArgument(f'filter: "{kind[:50]}" of a term is not a test: expected one of {known}')
-    if kind in _WITH_VALUE and "value" not in filter:
-        raise InvalidArgument(f'filter: "{kind}" needs a value')
-    values = filter.get("values") if kind == "in" else [filter.get("value")]
-    if not isinstance(values, list):
-        raise InvalidArgument('filter: "in" needs values: an array of literals')
-    column = find(name)
-    if is_transform or kind == "is-nan":
-        return True
-    is_null = Leaf(name, Op.IS_NULL)
-    if kind == "is-null":
-        return Leaf(name, Op.IS_NOT_NULL) if negated else is_null
-    literals = [_literal(value, column) for value in values]
-    if None in literals or len(literals) > MAX_VALUES:
-        return True
-    if kind == "starts-with":
-        return True if negated else _starts_with(name, literals[0], column)
-    if kind == "in" and not literals:
-        return negated
-    leaf = Leaf(name, Op.IN if kind == "in" else _COMPARES[kind], tuple(literals))
-    if not negated:
-        return leaf
-    return Or((Not(leaf), is_null)) if leaf.op in (Op.EQ, Op.IN) else Not(leaf)
-
-
 def _literal(value: Any, column: Column) -> Scalar:
     """A literal as the column's type reads it; None if every file is kept for it."""
-    if isinstance(value, dict):  # {"type": "literal", "value": …}
-        value = value.get("value")
+    value = literal_of(value)
     kind = None if column.type is None else column.type.kind
     if kind in (None, Kind.BINARY) or isinstance(value, dict | list):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,15 +12,21 @@ import pyarrow as pa
 
 from flight_server.app import App
 from flight_server.auth.principal import Principal
+from flight_server.conditions.exact_json import dumps
 from flight_server.iceberg_rest import made_up
-from flight_server.iceberg_rest.expressions import columns_of, condition
+from flight_server.iceberg_rest.expressions import Find, columns_of, condition
 from flight_server.iceberg_rest.partitions import single_value
+from flight_server.iceberg_rest.pyiceberg_rows import Lacking, rows_of
+from flight_server.iceberg_rest.residuals import residual_of
 from flight_server.iceberg_rest.tables import Served, Tables, url, values_of
 from store.duckdb.lru import LruCache
+from store.model.bounds import canonical
 from store.model.catalog_entries import TableEntry
-from store.model.errors import InvalidField, NotFound, Unimplemented
+from store.model.errors import InvalidArgument, InvalidField, NotFound, Unimplemented
+from store.model.predicates.pruning import Column
 
 PAGE: Final = 10_000  # tasks
+RESIDUAL_BYTES: Final = 8 << 20  # of the filter in all tasks of a page
 PLANS_BYTES: Final = 512 << 20  # of plans whose pages are not all fetched; the least recently used goes first
 _COLUMNS: Final = [
     "file_path",
@@ -40,8 +47,9 @@ class _Plan:
     served: Served
     snapshot_id: int
     files: pa.Table
-    filter: Any
+    residual: Any
     internal: bool
+    page: int  # tasks
 
 
 class Plans:
@@ -82,7 +90,7 @@ class Plans:
         by_snapshot, exact = _flag(body, "use-snapshot-schema", False), _flag(body, "case-sensitive", True)
         find = served.finder(columns, by_snapshot=by_snapshot, exact=exact)
         filter = body.get("filter")
-        node = True if filter is None else condition(filter, find)
+        node = True if filter is None else condition(filter, find, null_differs=not internal)
         if node is False:
             return answer
         plan = self._app.planner.plan(
@@ -90,10 +98,15 @@ class Plans:
         )
         self._app.usage.note(table.table_key, tuple({*columns_of(filter), *texts(body.get("select"))}))
         files = plan.files.select(_COLUMNS)
-        found = _Plan(caller.name, table, served, snapshot_id, files, filter, internal)
-        id, pages = secrets.token_urlsafe(16), range(1, -(-files.num_rows // PAGE))
+        if internal and filter is not None and served.is_made_up:
+            files = _for_pyiceberg(files, served, filter, find, body.get("select"), table)
+        residual = None if filter is None else residual_of(filter, find)
+        residual_bytes = len(dumps(residual))
+        page = max(1, min(PAGE, RESIDUAL_BYTES // residual_bytes))
+        found = _Plan(caller.name, table, served, snapshot_id, files, residual, internal, page)
+        id, pages = secrets.token_urlsafe(16), range(1, -(-files.num_rows // page))
         if pages:
-            self._plans.put(id, found, files.nbytes)
+            self._plans.put(id, found, files.nbytes + residual_bytes)
         return answer | self._page(found, 0) | {"plan-tasks": [f"{id}.{number}" for number in pages]}
 
     def page(self, caller: Principal, table: TableEntry, token: Any) -> dict[str, Any]:
@@ -104,13 +117,13 @@ class Plans:
         """
         id, _, number = token.partition(".") if isinstance(token, str) else ("", "", "")
         plan = self._plans.get(id)
-        is_page = plan is not None and number.isdecimal() and 0 < int(number[:9]) * PAGE < plan.files.num_rows
+        is_page = plan is not None and number.isdecimal() and 0 < int(number[:9]) * plan.page < plan.files.num_rows
         if plan is None or not is_page or (plan.caller, plan.table.table_key) != (caller.name, table.table_key):
             raise NotFound("no plan has this page", code="UNKNOWN_PLAN_TASK", hint="plan the scan again")
         return self._page(plan, int(number))
 
     def _page(self, plan: _Plan, number: int) -> dict[str, Any]:
-        rows = plan.files.slice(number * PAGE, PAGE).to_pylist()
+        rows = plan.files.slice(number * plan.page, plan.page).to_pylist()
         deletes: Mapping[str, Any] = {"delete_files": [], "data_files": {}}
         if any(row["delete_files"] or (row["delete_files"] is None and not plan.served.is_made_up) for row in rows):
             if plan.served.is_made_up:
@@ -141,8 +154,8 @@ class Plans:
             task: dict[str, Any] = {"data-file": file}
             if applying:
                 task["delete-file-references"] = [references.setdefault(at, len(references)) for at in applying]
-            if plan.filter is not None:
-                task["residual-filter"] = plan.filter
+            if plan.residual is not None:
+                task["residual-filter"] = plan.residual
             tasks.append(task)
         if not tasks:
             return {}
@@ -176,6 +189,62 @@ def _partition(plan: _Plan, spec_id: int | None, text: str | None) -> dict[str, 
     if plan.internal and None in values:  # pyiceberg refuses nulls, and needs only values of columns that files lack
         return {"spec-id": spec_id}
     return {"spec-id": spec_id, "partition": values}
+
+
+def _for_pyiceberg(
+    files: pa.Table, served: Served, filter: Any, find: Find, select: Any, table: TableEntry
+) -> pa.Table:
+    """The files of a plan in which pyiceberg finds the rows that there are; those without any are left out.
+
+    Raises:
+        Unimplemented: It would find other rows of some file.
+    """
+    partition = served.specs[0]
+    named = {column.name: column for column in map(find, columns_of(filter))}
+    asked = [(name, named[name]) for name, _ in partition if name in named]
+    if not asked:
+        return files
+    coded = files["partition_data_json"].combine_chunks().fill_null("{}").dictionary_encode()
+    groups = [values_of(text, partition) for text in coded.dictionary.to_pylist()]
+    places = {name: at for at, (name, _) in enumerate(partition)}
+    shown = _shown(select, find)
+    lacking = {
+        column.id: Lacking(
+            column.type,
+            pa.array([_text(values[places[name]], column) for values in groups], pa.string()),
+            shown is None or column.id in shown,
+        )
+        for name, column in asked
+    }
+    rows = rows_of(filter, find, lacking, len(groups))
+    of_files = coded.indices.to_numpy()
+    if rows.wrong[of_files].any():
+        names = ", ".join(sorted(rows.columns))
+        raise Unimplemented(
+            f'pyiceberg would find other rows than there are: the files of "{table.full_name}" lack {names}, which it'
+            " takes for null where it is not selected, and to which null satisfies <> and NOT",
+            hint=f"select {names} too, without OR beside <> or NOT of it, or read with statflight's client.scan",
+        )
+    return files.filter(pa.array(~rows.none[of_files]))
+
+
+def _shown(select: Any, find: Find) -> set[int] | None:
+    """Ids of the columns selected; None for all."""
+    names = texts(select)
+    if not isinstance(select, list) or "*" in names:
+        return None
+    found = set()
+    for name in names:
+        with suppress(InvalidArgument):  # the client refuses it
+            found.add(find(name).id)
+    return found
+
+
+def _text(value: Any, column: Column) -> str | None:
+    """The canonical text of a partition's value; null for null."""
+    if value is None or column.type is None:
+        return value
+    return canonical(str(value), column.type)
 
 
 def _integer(body: Mapping[str, Any], name: str) -> int:

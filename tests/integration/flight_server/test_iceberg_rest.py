@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import RESTError
+from pyiceberg.expressions import EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType
@@ -52,10 +53,11 @@ class Site:
     def table(self, *name: str) -> Table:
         return RestCatalog("door", uri=f"{self.base}iceberg").load_table(name)
 
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+    def ask(self, path: str, body: dict[str, Any] | None = None, **headers: str) -> tuple[int, dict[str, Any]]:
         data = None if body is None else json.dumps(body).encode()
         try:
-            with urllib.request.urlopen(urllib.request.Request(f"{self.base}iceberg/v1/{path}", data)) as answer:
+            request = urllib.request.Request(f"{self.base}iceberg/v1/{path}", data, headers)
+            with urllib.request.urlopen(request) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as refusal:
             return refusal.code, json.load(refusal)
@@ -123,6 +125,80 @@ def test_fractions_as_partition_values_are_refused_to_pyiceberg_only(site):
     _, plan = site.ask("namespaces/prices%1Fdefault/tables/t/plan", {})
     partitions = {task["data-file"]["partition"][0] for task in plan["file-scan-tasks"]}
     assert {"0.25", "4.75"} < partitions
+
+
+def test_partitions_that_are_not_selected(site):
+    """pyiceberg takes their columns for null: it finds the right rows, or is told that it would not."""
+    from deltalake import write_deltalake
+
+    parts = [rows(part).append_column("day", pa.array([day] * 10, pa.date32())) for part, day in enumerate(DAYS)]
+    write_deltalake(site.root / "unselected/t", pa.concat_tables(parts), partition_by=["day"])
+    site.connect("unselected", "delta", site.root / "unselected")
+    table = site.table("unselected", "default", "t")
+    right = {
+        "day <> '2026-01-01'": range(10, 20),
+        "day is null and id > 25": range(26, 30),
+        "day = '2027-01-01' or id < 5": range(5),
+        "day = '2027-01-01'": [],
+    }
+    for filter, expected in right.items():
+        for fields in (("*",), ("id",), ("id", "day")):
+            assert ids(table.scan(row_filter=filter, selected_fields=fields)) == list(expected), (filter, fields)
+    for filter, expected in {"day = '2026-01-02'": range(10, 20), "day is not null and id > 15": range(16, 20)}.items():
+        assert ids(table.scan(row_filter=filter, selected_fields=("id", "day"))) == list(expected)
+        assert table.scan(row_filter=filter).count() == len(expected)
+        with pytest.raises(RESTError, match="select day too"):
+            table.scan(row_filter=filter, selected_fields=("id",)).to_arrow()
+    with pytest.raises(RESTError, match="without OR beside"):
+        table.scan(row_filter="day <> '2026-01-01' or id = 25").to_arrow()
+
+
+def test_infinities_in_filters(site):
+    from deltalake import write_deltalake
+
+    write_deltalake(site.root / "infinite/t", pa.table({"id": [0, 1, 2], "n": [1.0, float("inf"), None]}))
+    site.connect("infinite", "delta", site.root / "infinite")
+    table = site.table("infinite", "default", "t")
+    scan = table.scan(row_filter=EqualTo("n", float("inf")))
+    assert ids(scan) == [1] and scan.count() == 1
+    filter = {"type": "lt", "term": "n", "value": "Infinity"}
+    _, told = site.ask("namespaces/infinite%1Fdefault/tables/t/plan", {"filter": filter})
+    assert [task["residual-filter"]["type"] for task in told["file-scan-tasks"]] == ["lt-eq"]
+
+
+def test_a_long_filter_makes_pages_short(site):
+    for number in range(40):
+        folder = site.root / "long/t"
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"id": [number]}), folder / f"{number}.parquet")
+    site.connect("long", "parquet", site.root / "long")
+    place = "namespaces/long%1Fdefault/tables/t"
+    filter = {"type": "in", "term": "id", "values": [*range(40), *range(10**12, 10**12 + 60_000)]}
+    _, told = site.ask(f"{place}/plan", {"filter": filter})
+    pages = [told, *(site.ask(f"{place}/tasks", {"plan-task": token})[1] for token in told["plan-tasks"])]
+    assert len(pages) > 1 and max(len(json.dumps(page)) for page in pages) < 10 << 20
+    files = [task["data-file"]["file-path"] for page in pages for task in page["file-scan-tasks"]]
+    assert len(files) == len(set(files)) == 40
+    assert all(task["residual-filter"] == filter for page in pages for task in page["file-scan-tasks"])
+
+
+def test_writers_are_refused_and_leave_nothing(site):
+    pq.write_table(pa.table({"id": [1]}), _folder(site.root / "written/t") / "0.parquet")
+    site.connect("written", "parquet", site.root / "written")
+    with pytest.raises(ValueError, match="read-only"):
+        site.table("written", "default", "t").append(pa.table({"id": [2]}))
+    assert [path.name for path in (site.root / "written").rglob("*") if path.is_file()] == ["0.parquet"]
+    _, told = site.ask("config")
+    _, to_libraries = site.ask("config", **{"X-Client-Version": "Apache Iceberg 1.12.0"})
+    commit = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}"
+    assert commit in to_libraries["endpoints"] and commit not in told["endpoints"]
+    status, refusal = site.ask("namespaces/written%1Fdefault/tables/t", {"requirements": [], "updates": []})
+    assert status == 403 and refusal["error"]["type"] == "ForbiddenException" and refusal["error"]["code"] == 403
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
 
 
 def test_files_with_ids_of_another_table_are_refused(site):
