@@ -1,7 +1,8 @@
 """Prewarming: caches the slices that planners read, of all tables after a start and of changed ones after a commit.
 
 Slices are cached until the cache is half full; the rest is for slices requested by readers. Tables are read in the
-order of their last read (`sys.column_usage`), then those never read, many with one query. The thread sleeps as long as
+order of their last read (`sys.column_usage`), then those never read, many with one query. The generations that tickets
+pin are determined with them: alone, each would take a query of 4 ms. The thread sleeps as long as
 it works.
 """
 
@@ -82,6 +83,7 @@ class Prewarmer:
                 wanted = [table for table in tables if not cache.is_half_full or cache.has(_key(flight.name, table))]
                 for table, slice_ in self._scanner.current(flight, wanted):
                     cache.put(_key(flight.name, table), slice_)
+                self._scanner.generations.warm(flight, wanted)
             if self._stopped.wait(time.monotonic() - began):
                 return
 

@@ -81,6 +81,22 @@ def test_warmed_tables_are_read_without_duckdb(filled: Path, monkeypatch: pytest
         assert read_current(app, "a") == 9
 
 
+def test_tickets_of_warmed_tables_are_made_without_duckdb(filled: Path, monkeypatch: pytest.MonkeyPatch):
+    with app_in(filled) as app:
+        flights = [FLIGHTS["stats.columns"], FLIGHTS["stats.tables"]]
+        tables = [app.catalog.get(f"lake.s.{name}") for name in TABLES]
+        wanted = [(flight, table, table.current_snapshot_id) for flight in flights for table in tables]
+        one_by_one = [app.scanner.generations.of(*each) for each in wanted]
+    with app_in(filled) as app:
+        app.prewarmer.warm()
+        with monkeypatch.context() as patched:
+            patched.setattr(Database, "read", None)
+            assert [app.scanner.generations.of(*each) for each in wanted] == one_by_one
+        before = app.scanner.generations.of(*wanted[0])
+        put(app, rows("a", 2, range(1, 10)))
+        assert app.scanner.generations.of(*wanted[0]) != before
+
+
 @pytest.mark.parametrize("chunk_rows", [1, 20, 20_000])
 def test_slices_warmed_in_chunks_equal_slices_loaded_one_by_one(
     filled: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int
