@@ -97,10 +97,9 @@ def _parts(task: ScanTask, work: Work, count: int, few: bool) -> list[Work]:
 
 def _sizes(task: ScanTask) -> dict[int, int]:
     """Bytes of each column in the first row group of a local file; nothing of others, whose footers take a while."""
-    metadata = footer(task) if open_place(task.location, task.storage).is_local else None
-    if metadata is None or not metadata.num_row_groups:
+    of_file = footer(task) if open_place(task.location, task.storage).is_local else None
+    if of_file is None or not of_file.metadata.num_row_groups:
         return {}
-    group = metadata.row_group(0)
-    chunks = map(group.column, range(group.num_columns))
+    chunks = of_file.chunks(0, range(of_file.metadata.num_columns))
     by_path = {chunk.path_in_schema: chunk.total_uncompressed_size for chunk in chunks}
     return {c.column_id: by_path.get(dotted_name(c.path), 0) for c in task.columns if c.path is not None}

@@ -34,8 +34,9 @@ def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
 def divided(task: ScanTask) -> list[ScanTask]:
     """Tasks of consecutive row groups of a large Parquet file, or of some of its row groups; the task itself if it is
     small, has one row group, or cannot be opened."""
-    if task.row_count <= PIECE_ROWS or (metadata := footer(task)) is None:
+    if task.row_count <= PIECE_ROWS or (of_file := footer(task)) is None:
         return [task]
+    metadata = of_file.metadata
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     pieces: list[list[int]] = []
     size = 0

@@ -183,12 +183,13 @@ def _row_groups(file: int, task: ScanTask) -> list[_Unit]:
     """The row groups of a file, with the bytes of the task's columns; the whole file if it cannot be opened, so that
     the scan reports the error."""
     whole = [_Unit(file, None, task.row_count, task.size_bytes)]
-    if (metadata := footer(task)) is None:
+    if (of_file := footer(task)) is None:
         return whole
+    metadata = of_file.metadata
     paths = {dotted_name(column.path) for column in task.columns if column.path is not None}
     wanted = [at for at in range(metadata.num_columns) if metadata.schema.column(at).path in paths]
     units = []
     for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        units.append(_Unit(file, number, group.num_rows, sum(group.column(at).total_compressed_size for at in wanted)))
+        size = sum(chunk.total_compressed_size for chunk in of_file.chunks(number, wanted))
+        units.append(_Unit(file, number, metadata.row_group(number).num_rows, size))
     return units or whole

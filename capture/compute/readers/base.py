@@ -12,9 +12,9 @@ from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from capture.connectors.column_values import leaf
+from capture.connectors.footers.metadata import ParquetMetadata, read_metadata
 from capture.connectors.spi import ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place, reason
 
@@ -89,13 +89,13 @@ def error_text(error: BaseException, task: ScanTask) -> str:
     return reason(error, task.storage, task.location).removesuffix(".")
 
 
-def footer(task: ScanTask) -> pq.FileMetaData | None:
+def footer(task: ScanTask) -> ParquetMetadata | None:
     """The footer of a task's Parquet file; None if it is no Parquet file or cannot be read, which its scan reports."""
     if task.reader != "parquet":
         return None
     try:
         with open_place(task.location, task.storage).open() as source:
-            return pq.read_metadata(source)
+            return read_metadata(source)
     except READ_ERRORS:
         return None
 

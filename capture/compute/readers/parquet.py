@@ -16,6 +16,7 @@ from capture.compute.readers.base import READ_ERRORS, ColumnValues, TaskReader, 
 from capture.connectors.column_values import DeletedKeys, Mask, leaf, plain
 from capture.connectors.footers import writers
 from capture.connectors.footers.leaf_types import leaves_of, writer_of
+from capture.connectors.footers.metadata import ENCRYPTED, ParquetMetadata, parsed, read_metadata
 from capture.connectors.spi import COUNTED, ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place
 from store.model import logical_types
@@ -38,12 +39,15 @@ class ParquetReader(TaskReader):
     def __init__(self, task: ScanTask):
         self._task = task
         self._opened: list[Any] = []
-        place = open_place(task.location, task.storage)
-        self._place = place
+        self._place = open_place(task.location, task.storage)
+        # a local file is not mapped: its pages would count as this process's memory, and one cut short would end it
+        self._bytes = self._place.open()
+        self._opened.append(self._bytes)
+        found = read_metadata(self._bytes)
+        self._metadata, self._encrypted = found.metadata, found.encrypted
         self._file = self._open()
-        self._metadata = self._file.metadata
         self._writer = writer_of(self._metadata)
-        self._avoid_string_views()
+        self._avoid_string_views(found)
         schema = self._file.schema
         # by key, and by dotted path if it is unique
         self._leaves = {schema.column(i).path: i for i in range(len(schema))}
@@ -58,7 +62,7 @@ class ParquetReader(TaskReader):
             self._groups = [group for group in task.arguments["row_groups"] if group in groups]
         self.row_groups = 0 if self._groups is None else len(self._groups)
         if coded := self._coded({c.path for c in task.columns if c.path is not None}):
-            self._file = self._open(metadata=self._metadata, read_dictionary=coded)
+            self._file = self._open(read_dictionary=coded)
         self._keep = self._live_mask()
         self.rows = self._physical_rows() if self._keep is None else int(np.count_nonzero(self._keep))
 
@@ -69,6 +73,8 @@ class ParquetReader(TaskReader):
                 yield self._constant_within(column, column.within)
             elif column.constant is not None or column.path is None:
                 yield constant(column, self.rows)
+            elif self._leaves.get(column.path) in self._encrypted:
+                yield ColumnValues(column, None, error=ENCRYPTED)
             elif column.path in self._leaves:
                 inside.append((column, self._size(column.path, compressed=False)))
             else:
@@ -89,7 +95,12 @@ class ParquetReader(TaskReader):
     def _constant_within(self, column: ScanColumn, struct: str) -> ColumnValues:
         """A constant that is null where a struct, list or map of the file is null, as its smallest leaf tells."""
         names = {struct, dotted_name(struct)}  # leaves of lists have no key
-        leaves = [p for p in self._leaves if p in names or p.startswith(tuple(f"{n}." for n in names))]
+        below = tuple(f"{name}." for name in names)
+        leaves = [
+            path
+            for path, at in self._leaves.items()
+            if at not in self._encrypted and (path in names or path.startswith(below))
+        ]
         inside = min(leaves, key=lambda path: self._size(path, compressed=False), default=None)
         try:
             if inside is None and column.logical_type in COUNTED:  # added after the file was written
@@ -110,17 +121,16 @@ class ParquetReader(TaskReader):
             opened.close()
 
     def _open(self, **options: Any) -> pq.ParquetFile:
-        if self._place.is_local:
-            # not mapped: its pages would count as this process's memory, and one cut short meanwhile would end it
-            source, options = self._place.path, options | {"pre_buffer": False}
-        else:
-            source = self._place.open()
-            self._opened.append(source)
-        file = pq.ParquetFile(source, **{"coerce_int96_timestamp_unit": "us", **options})
+        given = {
+            "metadata": self._metadata,
+            "pre_buffer": not self._place.is_local,
+            "coerce_int96_timestamp_unit": "us",
+        }
+        file = pq.ParquetFile(self._bytes, **{**given, **options})
         self._opened.append(file)
         return file
 
-    def _avoid_string_views(self) -> None:
+    def _avoid_string_views(self, found: ParquetMetadata) -> None:
         """Reads strings as plain arrays: views take a fifth longer to read and must be copied for Arrow's kernels.
 
         Some writers store an Arrow schema with views in the footer. The file is opened without that schema if the types
@@ -129,10 +139,7 @@ class ParquetReader(TaskReader):
         given = self._file.schema_arrow
         if self._metadata.num_rows < _FEW_ROWS or not any(map(_is_view, given.types)):
             return
-        footer = pa.BufferOutputStream()
-        self._metadata.write_metadata_file(footer)
-        hidden = footer.getvalue().to_pybytes().replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower())
-        metadata = pq.read_metadata(pa.BufferReader(hidden))
+        metadata = parsed(found.footer.replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower()))
         plain = self._open(metadata=metadata)
         if all(a == b or _is_view(a) for a, b in zip(given.types, plain.schema_arrow.types, strict=True)):
             self._file, self._metadata = plain, metadata
@@ -147,6 +154,8 @@ class ParquetReader(TaskReader):
         names = {name for name in self._file.schema_arrow.names if "." not in name}
         coded = []
         for path in wanted & names & self._leaves.keys():
+            if self._leaves[path] in self._encrypted:
+                continue
             column = self._file.schema.column(self._leaves[path])
             if column.physical_type != "BYTE_ARRAY" or self._metadata.num_rows < _FEW_ROWS:
                 continue

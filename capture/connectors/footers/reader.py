@@ -23,12 +23,11 @@ import pyarrow.parquet as pq
 
 from capture.connectors.comments import comments_in
 from capture.connectors.footers.leaf_types import Bound, FooterLeaf, bound, leaves_of, writer_of
+from capture.connectors.footers.metadata import footer_bytes
 from capture.connectors.footers.thrift import Chunk, Chunks, Kind, read_chunks
 from capture.connectors.storage.places import Place, Unreadable, read_each
 from store.duckdb.lru import LruCache
 from store.model.errors import UpstreamError, first_line
-
-_TAIL: Final = 65_536  # bytes read from the end of a file, enough for most footers
 
 
 class LeafStats(NamedTuple):
@@ -84,7 +83,7 @@ def read_footer(place: Place) -> Footer:
     name = place.stem
     try:
         with place.open() as file:
-            data = _footer_bytes(file)
+            data = footer_bytes(file)
             chunks = None if data is None else read_chunks(data)
             shared = None if chunks is None else _file_kinds.get(chunks.kind)
             if data is None or chunks is None or shared is None:
@@ -137,24 +136,16 @@ def _file_kind(metadata: pq.FileMetaData) -> _FileKind:
     return _FileKind(leaves, physical, writer.keeps_bytes_whole, places, ids)
 
 
-def _footer_bytes(file: pa.NativeFile) -> bytes | None:
-    """The Thrift bytes of a footer; None if the file does not end like an unencrypted Parquet file."""
-    size = file.size()
-    start = max(0, size - _TAIL)
-    tail: bytes = file.read_at(size - start, start)
-    length = int.from_bytes(tail[-8:-4], "little")
-    if tail[-4:] != b"PAR1" or length + 12 > size:
-        return None
-    return tail[-8 - length : -8] if length + 8 <= len(tail) else file.read_at(length, size - 8 - length)
-
-
 def _check(chunks: Chunks, physical: list[str]) -> None:
     """Rejects a footer that contradicts its schema, which could crash readers built on pyarrow."""
     row_count = chunks.row_count
     if row_count < 0 or sum(chunks.rows) != row_count or any(rows < 0 for rows in chunks.rows):
         raise ValueError(f"its footer says {row_count} rows, its row groups {sum(chunks.rows)}")
     for group in chunks.groups:
-        if [chunk.physical for chunk in group] != physical:
+        if len(group) != len(physical) or any(
+            chunk.physical != type and not (chunk.is_encrypted and not chunk.physical)
+            for chunk, type in zip(group, physical, strict=True)
+        ):
             raise ValueError("its row groups have other columns than its schema")
 
 

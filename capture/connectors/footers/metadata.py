@@ -1,0 +1,83 @@
+"""The metadata of a Parquet file as pyarrow has it, with the columns of which pyarrow must not be asked.
+
+A column may be encrypted with a key of its own while the footer is plain. pyarrow ends the process when it is asked for
+the metadata of such a column, so they are found first, in the footer's own bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from capture.connectors.footers.thrift import encrypted_columns
+
+ENCRYPTED: Final = "it is encrypted, and cannot be read without its key"
+"""Reason why a column has no statistics and no values."""
+
+_TAIL: Final = 65_536  # bytes read from the end of a file, enough for most footers
+_MAGIC: Final = b"PAR1"
+_ENCRYPTED_MAGIC: Final = b"PARE"
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetMetadata:
+    """Metadata of a file.
+
+    Attributes:
+        encrypted: Indexes of the leaf columns that are encrypted; `metadata` aborts the process if asked for a chunk.
+        footer: The Thrift bytes it was made from.
+    """
+
+    metadata: pq.FileMetaData
+    encrypted: frozenset[int]
+    footer: bytes
+
+    def chunks(self, group: int, columns: Iterable[int]) -> list[Any]:
+        """Metadata of some columns of a row group, without those that are encrypted."""
+        of_group = self.metadata.row_group(group)
+        return [of_group.column(at) for at in columns if at not in self.encrypted]
+
+
+def read_metadata(file: pa.NativeFile) -> ParquetMetadata:
+    """Reads the metadata of a Parquet file.
+
+    Raises:
+        ValueError: The footer is encrypted, damaged, or not there.
+        pa.ArrowException: pyarrow cannot read it.
+    """
+    footer = footer_bytes(file)
+    if footer is None:
+        pq.read_metadata(file)  # usually raises a more specific error
+        raise ValueError("its footer is not where it should be")
+    return ParquetMetadata(parsed(footer), encrypted_columns(footer), footer)
+
+
+def footer_bytes(file: pa.NativeFile) -> bytes | None:
+    """The Thrift bytes of a footer; None if the file does not end like a Parquet file.
+
+    Raises:
+        ValueError: The footer is encrypted.
+    """
+    size = file.size()
+    start = max(0, size - _TAIL)
+    tail: bytes = file.read_at(size - start, start)
+    length = int.from_bytes(tail[-8:-4], "little")
+    if tail[-4:] == _ENCRYPTED_MAGIC:
+        raise ValueError("its footer is encrypted, so that nothing of it can be read without a key")
+    if tail[-4:] != _MAGIC or length + 12 > size:
+        return None
+    return tail[-8 - length : -8] if length + 8 <= len(tail) else file.read_at(length, size - 8 - length)
+
+
+def parsed(footer: bytes) -> pq.FileMetaData:
+    """The metadata that the Thrift bytes of a footer encode.
+
+    Raises:
+        pa.ArrowException: They are damaged.
+    """
+    tail = b"".join((_MAGIC, footer, len(footer).to_bytes(4, "little"), _MAGIC))
+    return pq.read_metadata(pa.BufferReader(tail))
