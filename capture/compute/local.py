@@ -18,6 +18,7 @@ from typing import Final
 from capture.compute.file_scan import Answer, Numbered, Work
 from capture.compute.pieces import scan
 from capture.compute.readers.base import footer
+from capture.connectors.progress import one_at_a_time
 from capture.connectors.spi import ScanTask
 from capture.connectors.storage.places import open_place
 from store.model.names import dotted_name
@@ -42,7 +43,7 @@ def computed(
     Yields:
         The answers of one task.
     """
-    if threads < 2:
+    if threads < 2 or one_at_a_time():
         for number, task in tasks:
             poll()
             yield scan(number, task, work)

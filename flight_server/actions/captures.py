@@ -18,9 +18,10 @@ from flight_server.wire.action_bodies import CaptureBody, CaptureItem, ResolveBo
 from flight_server.wire.scan_request import CURRENT, of_json
 from flight_server.wire.tickets import to_ticket
 from store.model.catalog_entries import EXTERNAL, TableEntry
-from store.model.errors import StatflightError
+from store.model.errors import StatflightError, UpstreamError
 from store.model.puts import FLIGHT_OF
 from store.model.targets import NO_COLUMN
+from store.queue.jobs import Job
 
 
 def _tables(call: Call, items: Sequence[CaptureItem]) -> list[TableEntry]:
@@ -72,12 +73,24 @@ def _capture(call: Call, body: CaptureBody) -> list[Any]:
             outcomes[at] = _outcome("QUEUED", "", job_id=job_id)
     try:
         for pairs, job in zip(now.values(), started, strict=True):
-            results = (app.queue.wait(job, None, call.is_cancelled) or {})["outcomes"]
+            results = _results(call, job, len(pairs))
             for (at, _), result in zip(pairs, results, strict=True):
                 outcomes[at] = merge_outcome(outcomes[at], result)
     except StatflightError:  # nobody waits for the others any more
         app.queue.abandon(started)
         raise
+    return outcomes
+
+
+def _results(call: Call, job: Job, count: int) -> Sequence[Mapping[str, Any]]:
+    """The outcomes of a capture's `count` requests. A table that ends the workers that read it fails alone."""
+    try:
+        result = call.app.queue.wait(job, None, call.is_cancelled) or {}
+    except UpstreamError as error:
+        if error.code != "WORKER_LOST":
+            raise
+        return [_outcome("DEGRADED", f"[{error.code}] {error}")] * count
+    outcomes: Sequence[Mapping[str, Any]] = result["outcomes"]
     return outcomes
 
 

@@ -112,12 +112,13 @@ class _RenewBody(_JobBody):
     lease_token: Text
     progress: Number | None = None
     message: str | None = None
+    reading: str | None = None
 
 
 @action(_RenewBody, "For capture workers: prolongs a lease")
 def renew_lease(call: Call, body: _RenewBody) -> Results:
     call.app.access.require_worker(call.principal)
-    wanted = call.app.queue.renew(body.job_id, body.lease_token, body.progress, body.message)
+    wanted = call.app.queue.renew(body.job_id, body.lease_token, body.progress, body.message, body.reading)
     yield {"job_id": body.job_id, "wanted": wanted}
 
 

@@ -43,6 +43,8 @@ log = logging.getLogger("statflight.server")
 _DURABLE: Final = {"job": None, "light": LIGHT}  # kind of lease → greatest priority of durable jobs it serves
 NO_WORKER: Final = "NO_WORKER"  # code of an error
 MAX_WAITING: Final = 10_000  # jobs in memory
+MAX_LOST: Final = 2  # workers ended by signals over a job, after which it has failed
+MAX_NAME: Final = 1000  # characters kept of a file's name
 MAX_TRIES: Final = 3  # leases after which a job in memory fails, if its worker is lost or another changed its listing
 CANCELLED_KEPT: Final = 100  # cancelled captures that stay in the job list
 MAX_LEASES: Final = 64  # of one call
@@ -81,7 +83,8 @@ class JobQueue:
         self.workers = Workers(self.lock, clock)
         self._waiting: dict[str, deque[Job]] = {lane: deque() for lane in LANES}
         self.leased: dict[str, Job] = {}
-        self._lost: list[Job] = []  # durable ones of expired leases, until the store has them back
+        self._lost: list[Job] = []  # durable ones of lost workers, until the store has them back
+        self._suspects: dict[str, Job] = {}  # by id; waiting durable jobs over which workers were lost
         self._drafts: dict[str, Draft] = {}  # by token
         self._cancelled: deque[Job] = deque(maxlen=CANCELLED_KEPT)
         self._gone: OrderedDict[str, bool] = OrderedDict()  # token of an ended lease → whether its worker ended it
@@ -235,13 +238,14 @@ class JobQueue:
         deadline = self.clock() + timeout
         with self.workers.polling(worker_id, kinds, engines):
             while not self.closing:
-                if jobs := self._next(kinds, most):
+                if jobs := self._next(worker_id, kinds, most):
                     return [
                         {
                             "job_id": job.id,
                             "lease_token": job.token,
                             "kind": job.kind,
                             "lease_seconds": self.lease_seconds,
+                            "lost": job.lost,
                             "payload": job.payload,
                         }
                         for job in jobs
@@ -253,42 +257,51 @@ class JobQueue:
                         self.workers.wait(kinds, min(_POLL_SECONDS, deadline - now))
             raise ShuttingDown("the server is shutting down")
 
-    def _next(self, kinds: Sequence[str], most: int) -> list[Job]:
+    def _next(self, worker_id: str, kinds: Sequence[str], most: int) -> list[Job]:
         """Leases the next jobs of these kinds, each with its own token.
 
         Of those in memory several only when one request queued them together, and at most a quarter of those waiting,
-        so that other workers get their share. A job whose worker was lost is leased alone: it may be what kills them.
+        so that other workers get their share. A job whose worker was lost is leased alone, and a worker has one such
+        job at a time: it may be what kills them.
         """
         with self.lock:
+            has_suspect = any(job.lost for job in self.leased.values() if job.worker_id == worker_id)
             for lane in lanes_of(kinds):
-                if waiting := self._waiting[lane]:
+                waiting = self._waiting[lane]
+                first = next((job for job in waiting if not (job.lost and has_suspect)), None)
+                if first is not None:
                     most = min(most, MAX_LEASES, 1 + len(waiting) // 4)
-                    taken = [waiting.popleft()]
-                    while len(taken) < most and all(j.bundled and not j.attempts for j in (taken[0], waiting[0])):
+                    waiting.remove(first)
+                    taken = [first]
+                    while len(taken) < most and all(j.bundled and not j.attempts for j in (first, waiting[0])):
                         taken.append(waiting.popleft())
                     for job in taken:
                         job.attempts += 1
                         job.started_at = job.started_at or datetime.now(UTC)
-                    return self._hold(taken)
+                    return self._hold(worker_id, taken)
             busy = [job.table.table_key for job in self.leased.values() if job.table is not None]
+            if has_suspect:
+                busy += [job.table.table_key for job in self._suspects.values() if job.table is not None]
         durable = "job" if "job" in kinds else "light"
-        return self._begin(self._store.take(most, busy, _DURABLE[durable])) if durable in kinds else []
+        return self._begin(worker_id, self._store.take(most, busy, _DURABLE[durable])) if durable in kinds else []
 
-    def _hold(self, jobs: list[Job]) -> list[Job]:
+    def _hold(self, worker_id: str, jobs: list[Job]) -> list[Job]:
         self._commit.begin(jobs)
         with self.lock:
             for job in jobs:
-                job.token = uuid.uuid4().hex
+                if before := self._suspects.get(job.id):
+                    job.lost = before.lost
+                job.worker_id, job.reading, job.token = worker_id, "", uuid.uuid4().hex
                 job.leased_at = job.touched_at = self.clock()
                 job.lease_until = job.leased_at + self.lease_seconds
                 self.leased[job.token] = job
         return jobs
 
-    def _begin(self, jobs: list[Job]) -> list[Job]:
+    def _begin(self, worker_id: str, jobs: list[Job]) -> list[Job]:
         """Leases durable jobs, and makes their payloads; those that end at once are left out."""
         if not jobs:
             return []
-        payloads = self._payloads(self._hold(jobs))
+        payloads = self._payloads(self._hold(worker_id, jobs))
         begun, ended = [], []
         for job, payload in zip(jobs, payloads, strict=True):
             if isinstance(payload, StatflightError):  # its table or connector is gone
@@ -343,11 +356,14 @@ class JobQueue:
                 self._waiting[job.lane].appendleft(job)
         self.workers.wake(job.lane for job in jobs)
 
-    def renew(self, job_id: str, token: str, progress: float | None, message: str | None) -> bool:
+    def renew(
+        self, job_id: str, token: str, progress: float | None, message: str | None, reading: str | None = None
+    ) -> bool:
         """Extends a lease.
 
         Args:
             progress: 0 to 1; None when unknown.
+            reading: A file that the worker is about to open.
 
         Returns:
             True while the work is wanted; False when it was cancelled, or its worker has ended it meanwhile.
@@ -360,6 +376,8 @@ class JobQueue:
             job = self.leased.get(token)
             if job is not None:
                 job.lease_until = self.clock() + self.lease_seconds
+                if reading is not None:
+                    job.reading, job.touched_at = reading[:MAX_NAME], self.clock()
                 if (progress, message) not in ((None, None), (job.progress, job.message)):
                     job.touched_at = self.clock()
                     job.progress, job.message = progress, message or ""
@@ -488,6 +506,7 @@ class JobQueue:
         """Ends leases of jobs that are done, which wakes their callers."""
         for job in jobs:
             self._end_lease(job, by_worker=True)
+            self._suspects.pop(job.id, None)
             job.done.set()
 
     def _end_lease(self, job: Job, *, by_worker: bool) -> None:
@@ -507,30 +526,76 @@ class JobQueue:
         now = self.clock()
         with self.lock:
             late = [job for job in self.leased.values() if job.lease_until < now and not job.is_ending]
-            for job in late:
-                self._end_lease(job, by_worker=False)
-            self._lost += [job for job in late if job.is_durable]
-            in_memory = [job for job in late if not job.is_durable]
-            for job in in_memory:
-                if job.attempts >= MAX_TRIES:
-                    job.error = UpstreamError(f"{job.attempts} workers were lost over it", code="WORKER_LOST")
-                    job.cancelled = True
-                    job.done.set()
-            self._requeue(in_memory)
+            self._lose(late, late, "nothing was heard of it")
+        self.workers.forget()
+        self._take_back()
+        self._commit.counters.lost(len(late))
+        if now - self._pruned > PRUNE_SECONDS:
+            self._pruned = now
+            self._store.prune()
+
+    def died(self, worker_id: str, signal: str) -> None:
+        """Takes back the leases of a worker whose process has ended. A job that loses its second worker to a signal
+        has failed.
+
+        Args:
+            signal: Name of the signal that ended it; empty if it exited.
+        """
+        with self.lock:
+            its = [job for job in self.leased.values() if job.worker_id == worker_id and not job.is_ending]
+            suspects = [job for job in its if job.lost] or its
+            self._lose(its, suspects, signal or "its process ended", MAX_LOST if signal else None)
+        if its:
+            log.error("a worker of %d jobs was lost (%s)", len(its), signal or "its process ended")
+        self._take_back()
+
+    def _lose(self, jobs: Sequence[Job], suspects: Sequence[Job], how: str, most: int | None = None) -> None:
+        """Ends the leases of lost workers; `_take_back` does the rest without the lock.
+
+        Args:
+            suspects: Those of the jobs that may have ended the worker; no attempt is counted for the others.
+            how: Says how the worker was lost.
+            most: Number of lost workers after which a job has failed; None: by the number of its leases.
+        """
+        for job in jobs:
+            self._end_lease(job, by_worker=False)
+            if job not in suspects:
+                job.attempts -= 1
+                continue
+            job.lost += 1
+            may_go_on = (job.is_durable or job.attempts < MAX_TRIES) if most is None else job.lost < most
+            if may_go_on:
+                continue
+            job.error = UpstreamError(job.fate(how), code="WORKER_LOST")
+            job.error.retryable = most is None
+            log.error("%s %s has failed: %s", job.kind, job.id, job.error)
+            if not job.is_durable:
+                job.cancelled = True
+                job.done.set()
+        durable = [job for job in jobs if job.is_durable]
+        self._suspects |= {job.id: job for job in durable if job.lost and job.error is None}
+        self._lost += durable
+        self._requeue([job for job in jobs if not job.is_durable])
+
+    def _take_back(self) -> None:
+        """Drops the drafts of lost workers, and gives the durable jobs among theirs back to the store."""
+        with self.lock:
             dropped = [self._drafts.pop(token) for token in list(self._drafts) if token not in self.leased]
             lost = self._lost.copy()
         for draft in dropped:
             draft.close()
-        self.workers.forget()
-        if lost:
-            self._store.give_back([job.id for job in lost], lost=True)
-            with self.lock:
-                self._lost = [job for job in self._lost if job not in lost]
-        self._commit.counters.lost(len(late))
+        failed = {job.id: str(job.error) for job in lost if job.error is not None}
+        if failed:
+            self._store.fail(failed)
+        for was_lost in (True, False):
+            job_ids = [job.id for job in lost if job.id not in failed and bool(job.lost) is was_lost]
+            if job_ids:
+                self._store.give_back(job_ids, lost=was_lost)
+        with self.lock:
+            self._lost = [job for job in self._lost if job not in lost]
+            for job_id in failed:
+                self._suspects.pop(job_id, None)
         self.notify()
-        if now - self._pruned > PRUNE_SECONDS:
-            self._pruned = now
-            self._store.prune()
 
     def is_waiting(self, lanes: Iterable[str]) -> bool:
         """True while a job in memory waits in one of these lanes."""

@@ -40,6 +40,7 @@ def run_worker(
     spark_conf: Mapping[str, str] | None = None,
     engine: str = "auto",
     file_sketches: str = "auto",
+    worker_id: str | None = None,
 ) -> int:
     """Works until SIGTERM or SIGINT, or until the parent process ends. Returns 0, or 1 when the server refuses the
     worker."""
@@ -54,6 +55,7 @@ def run_worker(
         Connection(server_uri, token, tls_roots, tls_cert=tls_cert, tls_key=tls_key),
         Registry(default_engines(inline_max_cells, spark, Engine(engine), FileSketches(file_sketches))),
         spark=spark,
+        id=worker_id,
     )
     signals, is_stopped = Signals(signal.SIGTERM, signal.SIGINT), False
     freeze_garbage()

@@ -101,7 +101,9 @@ def serve(settings: Settings) -> int:
     sys.stdout.write(f"listening on {listener.uri}\n")
     sys.stdout.flush()
     inner = WorkersEndpoint(start, listener, settings.host)
-    children = OwnWorkers(settings, inner.uri, internal, app.queue.is_waiting, at_once=app.role.takes_writes)
+    children = OwnWorkers(
+        settings, inner.uri, internal, app.queue.is_waiting, app.queue.died, at_once=app.role.takes_writes
+    )
     app.queue.workers.has_own = children.is_alive
     if app.role.takes_writes:
         app.start()

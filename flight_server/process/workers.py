@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -52,6 +54,7 @@ class OwnWorkers:
     Args:
         uri: The address that the workers connect to.
         is_waiting: True while a job waits in one of these lanes.
+        on_death: Called with the id of a worker whose process has ended, and how: the name of a signal, or empty.
         at_once: Start them now, not at the first `keep`.
     """
 
@@ -61,23 +64,32 @@ class OwnWorkers:
         uri: str,
         token: str,
         is_waiting: Callable[[Iterable[str]], bool],
+        on_death: Callable[[str, str], None],
         at_once: bool = True,
     ):
         self._settings, self._uri, self._token, self._is_waiting = settings, uri, token, is_waiting
+        self._on_death = on_death
+        self._ids: dict[int, str] = {}  # place → id of the worker whose end is not told yet
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * max(1, settings.workers)
         self._born = [0.0] * len(self._processes)
         if at_once:
             self.keep()
 
     def keep(self) -> None:
-        """Starts workers that are not running."""
+        """Tells which workers have ended, and starts those that are not running."""
+        for at, worker_id in list(self._ids.items()):
+            process = self._processes[at]
+            if process is not None and (status := process.poll()) is not None:
+                del self._ids[at]
+                self._on_death(worker_id, signal.Signals(-status).name if status < 0 else "")
         if not (self._settings.workers or self._has_begun() or self._is_waiting(_CONTROL)):
             return
         for at, process in enumerate(self._processes):
             dead = process is None or process.poll() is not None
             if dead and time.monotonic() - self._born[at] > RESTART_SECONDS:
                 self._born[at] = time.monotonic()
-                self._processes[at] = self._start()
+                self._ids[at] = f"own-{uuid.uuid4().hex}"
+                self._processes[at] = self._start(self._ids[at])
 
     def is_alive(self, lane: str) -> bool:
         """True while a worker that serves a lane runs, or is yet to be started; on a busy machine it may take long to
@@ -92,7 +104,7 @@ class OwnWorkers:
     def _has_begun(self) -> bool:
         return any(process is not None for process in self._processes)
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self, worker_id: str) -> subprocess.Popen[bytes]:
         arguments: dict[str, Any] = {
             "server_uri": self._uri,
             "token": self._token,
@@ -105,6 +117,7 @@ class OwnWorkers:
             "parent_pid": os.getpid(),
             "log_level": self._settings.log_level,
             "log_format": "json",
+            "worker_id": worker_id,
         }
         output, written = os.pipe()
         try:

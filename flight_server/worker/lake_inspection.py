@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from capture.connectors.options import TableFilter
+from capture.connectors.progress import one_at_a_time
 from capture.connectors.spi import Connector
 from capture.inspection import look_at_table
 from store.model.errors import Cancelled, NotFound, StatflightError, first_line
@@ -101,7 +102,7 @@ def _inspections(
     connector: Connector, inspect_table: Callable[[tuple[str, str]], dict[str, Any]], names: Sequence[tuple[str, str]]
 ) -> Iterator[Callable[[], dict[str, Any]]]:
     """A function per table that returns its findings or raises; tables of a remote lake are inspected concurrently."""
-    at_once = connector.tables_at_once
+    at_once = 1 if one_at_a_time() else connector.tables_at_once
     if at_once == 1 or len(names) < 2:
         yield from (partial(inspect_table, name) for name in names)
         return

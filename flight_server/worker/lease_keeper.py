@@ -9,10 +9,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from capture.connectors.secrets import mask_uri
 from flight_server.client.connection import Connection
 from store.model.errors import Cancelled
 
 ACTION_SECONDS: Final = 60.0  # timeout of a short action, so that a worker never hangs on one
+MAX_NAME: Final = 1000  # characters of a file's name that are reported
 _MOST_SECONDS: Final = 2.0  # between two renewals, which also report a cancellation
 _NEWS_SECONDS: Final = 1.0  # between two renewals that carry progress
 
@@ -21,7 +23,7 @@ class Renewals:
     """Renews all leases of a worker from one thread, which ends when none is left."""
 
     def __init__(self, server: Connection):
-        self._server = server
+        self.server = server
         self._changed = threading.Condition()
         self._keepers: set[LeaseKeeper] = set()
         self._thread: threading.Thread | None = None
@@ -48,7 +50,7 @@ class Renewals:
 
     def _run(self) -> None:
         while (keeper := self._next()) is not None:
-            if not keeper.renew(self._server):
+            if not keeper.renew(self.server):
                 self.remove(keeper)
 
     def _next(self) -> LeaseKeeper | None:
@@ -110,6 +112,13 @@ class LeaseKeeper:
         if self.unwanted.is_set():
             raise Cancelled("the job was cancelled")
 
+    def announce(self, file: str) -> None:
+        """Tells the server which file is read next, before it is: the file may end this process."""
+        self.touched = time.monotonic()
+        self._call({"reading": mask_uri(file)[-MAX_NAME:]})
+        if self.unwanted.is_set():
+            raise Cancelled("the job was cancelled")
+
     @property
     def _has_news(self) -> bool:
         return self._progress != self._sent
@@ -127,14 +136,13 @@ class LeaseKeeper:
             False if the lease is lost.
         """
         self._sent, self._renewed = self._progress, time.monotonic()
-        body = {
-            "job_id": self.lease["job_id"],
-            "lease_token": self.lease["lease_token"],
-            "progress": self._sent[0],
-            "message": self._sent[1],
-        }
+        news = {"progress": self._sent[0], "message": self._sent[1]}
+        return self._call({k: v for k, v in news.items() if v is not None}, server)
+
+    def _call(self, news: Mapping[str, Any], server: Connection | None = None) -> bool:
+        body = {"job_id": self.lease["job_id"], "lease_token": self.lease["lease_token"], **news}
         try:
-            (answer,) = server.act("renew_lease", {k: v for k, v in body.items() if v is not None}, ACTION_SECONDS)
+            (answer,) = (server or self._renewals.server).act("renew_lease", body, ACTION_SECONDS)
             if not answer["wanted"]:
                 self.unwanted.set()
         except pa.ArrowInvalid as refusal:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from capture.connectors.progress import reporting
+from capture.connectors.progress import announcing, reporting
 from capture.connectors.secrets import resolve
 from capture.connectors.spi import Column, Connector, Schema
 from capture.engines import described
@@ -54,13 +54,19 @@ class Worker:
 
     Args:
         stall_seconds: Time without progress after which work counts as hanging.
+        id: Its name for the server; None makes one up.
     """
 
     def __init__(
-        self, server: Connection, registry: Registry, stall_seconds: float = STALL_SECONDS, spark: Spark | None = None
+        self,
+        server: Connection,
+        registry: Registry,
+        stall_seconds: float = STALL_SECONDS,
+        spark: Spark | None = None,
+        id: str | None = None,
     ):
         self.server, self.registry, self.stall_seconds, self.spark = server, registry, stall_seconds, spark
-        self.id = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.id = id or f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.stopping = threading.Event()
         self.left_behind = 0
         self._engines = described(registry.engines)
@@ -180,7 +186,8 @@ class Worker:
         keeper = slot.keeper
         keeper.start()
         try:
-            body = works.get(lease["kind"], self._capture)(slot, lease)
+            with announcing(keeper.announce) if lease.get("lost") else contextlib.nullcontext():
+                body = works.get(lease["kind"], self._capture)(slot, lease)
         except StatflightError as error:
             body = {"error": to_json(error), "message": str(error)}
         except BaseException as error:  # any bug or panic of a library is reported to the job and logged

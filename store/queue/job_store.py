@@ -231,6 +231,24 @@ class JobStore:
             progress=progress,
         )
 
+    def fail(self, failures: Mapping[str, str]) -> None:
+        """Ends running jobs as FAILED, or as CANCELLED if they were being cancelled.
+
+        Args:
+            failures: Job id → message.
+        """
+
+        def run(connection: Connection) -> None:
+            now = self.now()
+            for job_id, message in failures.items():
+                connection.execute(
+                    "UPDATE jobs SET state = CASE WHEN state = 'CANCELLING' THEN 'CANCELLED' ELSE 'FAILED' END,"
+                    " message = ?, finished_at = ? WHERE job_id = ? AND state IN ('RUNNING', 'CANCELLING')",
+                    [message, now, job_id],
+                )
+
+        self.database.write(run)
+
     def give_back(self, job_ids: Sequence[str] | None = None, *, lost: bool) -> int:
         """Queues jobs again whose leases have ended, or ends them as CANCELLED if they were being cancelled.
 

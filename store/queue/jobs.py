@@ -37,6 +37,9 @@ class Job:
         listed: It is in the list of jobs until it ends.
         bundled: One call queued it along with others: a worker may lease several of them at once.
         attempts: Number of leases, those given back before their work began excluded.
+        worker_id: The worker that has its lease.
+        lost: Number of workers that were lost while they worked on it.
+        reading: The file that its worker opened last, which is told after a worker was lost.
         leased_at: Time of its lease, by the queue's clock; so `lease_until` and `touched_at`, of the last progress.
         life: Life of its table (`Catalog.lives`) at its lease.
         is_ending: Its end is being stored; the lease takes no more rows.
@@ -56,6 +59,9 @@ class Job:
     bundled: bool = False
     id: str = ""
     attempts: int = 0
+    worker_id: str = ""
+    lost: int = 0
+    reading: str = ""
     queued_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     started_at: datetime | None = None
     token: str = ""
@@ -80,6 +86,12 @@ class Job:
     def is_durable(self) -> bool:
         """True if it is stored, and survives a restart of the server."""
         return self.request is not None
+
+    def fate(self, how: str) -> str:
+        """Says why it has failed after workers were lost over it; `how` says how the last one was."""
+        workers = "a worker was" if self.lost == 1 else f"{self.lost} workers were"
+        file = f', the last one while it read "{self.reading}"' if self.reading else ""
+        return f"{workers} lost over it ({how}){file}"
 
     @property
     def is_discarded(self) -> bool:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from capture.compute.readers.base import READ_ERRORS, TaskReader, error_text, materialised
 from capture.compute.readers.libraries import LanceReader, PaimonReader
 from capture.compute.readers.parquet import ParquetReader
+from capture.connectors.progress import reading
 from capture.connectors.spi import ScanColumn, ScanTask
 from store.model.errors import StatflightError, UpstreamError
 
@@ -22,6 +23,7 @@ def open_task(task: ScanTask) -> TaskReader:
     Raises:
         UpstreamError: The file does not exist or is damaged, or its reader is not installed.
     """
+    reading(task.file_path)
     try:
         match task.reader:
             case "parquet":

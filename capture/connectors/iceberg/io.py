@@ -22,6 +22,7 @@ from pyiceberg.table.statistics import BlobMetadata
 
 from capture.connectors.comments import OWN_MARK
 from capture.connectors.options import PathRewrite, is_storage_option, timeout_of
+from capture.connectors.progress import reading
 from capture.connectors.storage.places import ALIASES, Place, local_path, open_place
 
 REWRITE = "statflight.path-rewrite"
@@ -74,6 +75,7 @@ class LakeIO(FileIO):
 
     def new_input_here(self, location: str) -> InputFile:
         """An input for a location that needs no rewriting, because it was found by listing."""
+        reading(location)
         file = self._file_io(location).new_input(location)
         return _MetadataInput(file) if location.endswith(_SUFFIXES) else file
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from capture.connectors.progress import one_at_a_time, reading
 from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.storage.clouds import StorageOptions, azure, gcs, s3
 from store.model.errors import InvalidArgument, NotFound, UpstreamError, first_line, nearest
@@ -88,10 +89,12 @@ class Place:
 
     def open(self) -> pa.NativeFile:
         """Opens the file for reads at any position."""
+        reading(self.name)
         return self.file_system.open_input_file(self.path)
 
     def read(self) -> bytes:
         """The content of the file."""
+        reading(self.name)
         with self.file_system.open_input_stream(self.path) as stream:
             return bytes(stream.read())
 
@@ -169,7 +172,7 @@ def read_each(
 ) -> Iterator[Answer]:
     """Reads each of some items, in order: concurrently from a remote store, in blocks between which the caller can
     stop; one by one locally, where threads are slower."""
-    if is_local or len(items) < 2:
+    if is_local or len(items) < 2 or one_at_a_time():
         yield from map(read, items)
         return
     with ThreadPoolExecutor(at_once, "lake") as pool:

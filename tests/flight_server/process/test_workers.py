@@ -15,6 +15,7 @@ def test_worker_that_only_inspects_lakes_starts_when_one_is_to_be_inspected():
         "grpc://127.0.0.1:1",
         "token",
         lambda lanes: not waiting.isdisjoint(lanes),
+        lambda worker, how: None,
     )
     try:
         waiting.add("sync")
