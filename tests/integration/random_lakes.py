@@ -332,6 +332,71 @@ def iceberg_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
     return Lake("iceberg", place, ("default", "t"), [remaining])
 
 
+def iceberg_names(rng: random.Random, root: Path, rows: int) -> Lake:
+    """Columns that are renamed, dropped, added and named again between snapshots and after the last one, in files with
+    field ids and without. The rows are those that pyiceberg reads."""
+    from tests.capture.connectors.iceberg_tables import make_catalog
+
+    catalog = make_catalog(root)
+    catalog.create_namespace("n")
+    first = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.string()), ("s", pa.struct({"x": pa.int64()}))])
+    target = catalog.create_table("n.t", first)
+    by_name = rng.random() < 0.6
+    for number in range(rng.randint(1, 4)):
+        names = rename_columns(rng, target) if number else target.schema().as_arrow().names
+        columns = [_values(rng, item, max(rows // 4, 1)) for item in target.schema().as_arrow()]
+        part = pa.table(dict(zip(names, columns, strict=True)))
+        if by_name and rng.random() < 0.6:
+            path = root / f"without_ids_{number}.parquet"
+            pq.write_table(part, path)
+            target.add_files([path.as_uri()])
+        else:
+            target.append(part)
+    if rng.random() < 0.7:
+        rename_columns(rng, target)
+    *older, newest = sorted(target.snapshots(), key=lambda s: s.sequence_number)
+    versions = [target.scan(snapshot_id=snapshot.snapshot_id).to_arrow() for snapshot in older]
+    assert newest == target.current_snapshot()
+    options = {"type": "sql", "warehouse": f"file://{root / 'warehouse'}", "name": "lake"}
+    uri = f"sqlite:///{root / 'catalog.db'}"
+    return Lake("iceberg", uri, ("n", "t"), [*versions, target.scan().to_arrow()], options)
+
+
+def rename_columns(rng: random.Random, target: Any) -> list[str]:
+    """Renames, drops and adds columns of a table of pyiceberg but for `id`; returns the names of all. A name always has
+    the same type, since pyiceberg cannot read a file whose column of the name has another."""
+    from pyiceberg.types import LongType, StringType
+
+    alike = {"a": "c", "c": "a", "b": "d", "d": "b"}
+    for _ in range(rng.randint(1, 3)):
+        names = target.schema().as_arrow().names
+        free, used = sorted({*"abcd"} - {*names}), [name for name in names if name not in ("id", "s")]
+        change = rng.choice(["rename", "drop", "add", "nested"])
+        with target.update_schema() as update:
+            if change == "rename" and (free_to := [name for name in used if alike[name] in free]):
+                update.rename_column(name := rng.choice(free_to), alike[name])
+            elif change == "drop" and used:
+                update.delete_column(rng.choice(used))
+            elif change == "add" and free:
+                update.add_column(name := rng.choice(free), LongType() if name in "ac" else StringType())
+            elif change == "nested":
+                (field,) = target.schema().find_field("s").field_type.fields
+                update.rename_column(f"s.{field.name}", "y" if field.name == "x" else "x")
+    names: list[str] = target.schema().as_arrow().names
+    return names
+
+
+def _values(rng: random.Random, item: pa.Field, rows: int) -> pa.Array:
+    if pa.types.is_struct(item.type):
+        (name,) = (inner.name for inner in item.type)
+        values = [rng.choice([None, {name: rng.randint(-99, 99)}]) for _ in range(rows)]
+        return pa.array(values, pa.struct({name: pa.int64()}))  # without field ids
+    texts = pa.types.is_string(item.type) or pa.types.is_large_string(item.type)
+    start = rng.randint(-10_000, 10_000)  # so that most files differ
+    numbers = [rng.choice([None, start + rng.randint(0, 99)]) for _ in range(rows)]
+    return pa.array([str(n) if texts and n is not None else n for n in numbers], pa.string() if texts else pa.int64())
+
+
 def delta_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
     """Rows deleted by deletion vectors, in files of their own and inline, in successive commits."""
     import deltalake
@@ -404,6 +469,7 @@ FORMATS: dict[str, Callable[[random.Random, Path, int], Lake]] = {
     "delta deletes": delta_deletes,
     "iceberg": iceberg,
     "iceberg deletes": iceberg_deletes,
+    "iceberg names": iceberg_names,
     "lance": lance,
     "paimon": paimon,
 }

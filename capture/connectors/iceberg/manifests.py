@@ -71,7 +71,6 @@ class Entry:
     format: str
     rows: int
     size: int
-    known_ids: frozenset[int]
     equality_ids: tuple[int, ...] = ()
     referenced_data_file: str | None = None
     blob: tuple[int, int] | None = None
@@ -86,7 +85,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A block of live data files of one manifest, as arrays. `partition_of` has indexes into `partitions`."""
+    """A block of live data files of one manifest, as arrays. `partition_of` has indexes into `partitions`; `names`
+    are those of the fields in the manifest's schema, by id; empty if it has none."""
 
     paths: pa.Array
     locations: pa.Array
@@ -97,7 +97,7 @@ class Files:
     spec_id: int
     partitions: tuple[tuple[Any, ...], ...]
     partition_of: pa.Array
-    known_ids: frozenset[int]
+    names: Mapping[int, str]
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -112,9 +112,7 @@ class Files:
         """Yields the files in the order of the manifest."""
         columns = (self.paths, self.locations, self.sequences, self.partition_of, self.formats, self.rows, self.sizes)
         for path, location, sequence, at, format, rows, size in zip(*(c.to_pylist() for c in columns), strict=True):
-            yield Entry(
-                "DATA", path, location, sequence, self.spec_id, self.partitions[at], format, rows, size, self.known_ids
-            )
+            yield Entry("DATA", path, location, sequence, self.spec_id, self.partitions[at], format, rows, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +221,10 @@ class Manifests:
         return files, columns
 
 
-def _records(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[list[Any], int, frozenset[int]]]:
-    """Yields the record of each live entry's file, its sequence number, and the field ids of the manifest's schema."""
+def _records(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[list[Any], int, Mapping[int, str]]]:
+    """Yields the record of each live entry's file, its sequence number, and the names in the manifest's schema."""
     with OpenedManifest(io.new_input(manifest.manifest_path)) as reader:
-        known_ids = _field_ids(reader.header.meta.get("schema", ""))
+        names = _field_names(reader.header.meta.get("schema", ""))
         inherited = manifest.sequence_number or 0  # v1 has none
         typed = reader.typed
         for entry in reader:
@@ -236,11 +234,11 @@ def _records(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[list[Any], in
                     file = entry[_DATA_FILE]
                     for at, metrics in zip(_METRICS, typed(file[_TIGHT]), strict=True):
                         file[at] = metrics or file[at] if at != _TIGHT else metrics
-                yield entry[_DATA_FILE], inherited if sequence is None else sequence, known_ids
+                yield entry[_DATA_FILE], inherited if sequence is None else sequence, names
 
 
 def _delete_entries(io: LakeIO, manifest: ManifestFile) -> Iterator[Entry]:
-    for file, sequence, known_ids in _records(io, manifest):
+    for file, sequence, _ in _records(io, manifest):
         low, high = ((dict(file[at] or {})).get(PATH_ID) for at in (_LOWER, _UPPER))
         offset, size = _at(file, _CONTENT_OFFSET), _at(file, _CONTENT_SIZE)
         yield Entry(
@@ -253,7 +251,6 @@ def _delete_entries(io: LakeIO, manifest: ManifestFile) -> Iterator[Entry]:
             str(file[_FORMAT]).upper(),
             int(file[_ROWS]),
             int(file[_SIZE]),
-            known_ids,
             tuple(_at(file, _EQUALITY_IDS) or ()),
             _at(file, _REFERENCED),
             None if offset is None or size is None else (offset, size),
@@ -271,8 +268,8 @@ def _values(partition: Any) -> tuple[Any, ...]:
 
 def _blocks(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[Files, Columns]]:
     block = _Block()
-    for file, sequence, known_ids in _records(io, manifest):
-        block.add(file, sequence, known_ids)
+    for file, sequence, names in _records(io, manifest):
+        block.add(file, sequence, names)
         if len(block.paths) == BLOCK:
             yield block.files(io, manifest.partition_spec_id), block.columns()
             block = _Block()
@@ -287,11 +284,11 @@ class _Block:
     paths: list[str] = field(default_factory=list)
     measures: list[tuple[int, int, int, str, int]] = field(default_factory=list)
     partitions: dict[str, tuple[int, tuple[Any, ...]]] = field(default_factory=dict)  # by text, see `Entry.scope`
-    known_ids: frozenset[int] = frozenset()
+    names: Mapping[int, str] = field(default_factory=dict)
     maps: tuple[_Maps, ...] = field(default_factory=lambda: tuple(_Maps() for _ in _MAPS))
 
-    def add(self, file: list[Any], sequence: int, known_ids: frozenset[int]) -> None:
-        self.known_ids = known_ids
+    def add(self, file: list[Any], sequence: int, names: Mapping[int, str]) -> None:
+        self.names = names
         values = _values(file[_PARTITION])
         partition, _ = self.partitions.setdefault(repr(values), (len(self.partitions), values))
         for maps, at in zip(self.maps, _MAPS, strict=True):
@@ -314,7 +311,7 @@ class _Block:
             spec_id,
             tuple(values for _, values in self.partitions.values()),
             pa.array(partition_of, pa.int32()),
-            self.known_ids,
+            self.names,
         )
 
     def columns(self) -> Columns:
@@ -394,16 +391,18 @@ class _Maps:
 
 
 @lru_cache(maxsize=64)
-def _field_ids(schema: str) -> frozenset[int]:
-    """All field ids of the schema of a manifest; its files have no others."""
-    ids: set[int] = set()
+def _field_names(schema: str) -> Mapping[int, str]:
+    """Field id → its own name, for all fields of the schema of a manifest. Files with field ids have no others."""
+    names: dict[int, str] = {}
 
     def note(item: dict[str, Any]) -> dict[str, Any]:
-        ids.update(item[key] for key in ("id", "element-id", "key-id", "value-id") if isinstance(item.get(key), int))
+        for key, name in (("id", item.get("name")), *((f"{name}-id", name) for name in ("element", "key", "value"))):
+            if isinstance(item.get(key), int):
+                names[item[key]] = str(name)
         return item
 
     try:
         json.loads(schema, object_hook=note)
     except ValueError:
-        return frozenset()
-    return frozenset(ids)
+        return {}
+    return names

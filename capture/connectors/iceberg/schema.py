@@ -273,6 +273,24 @@ class FileLayout:
         return cls({number: column_key([column.name]) for number, column in enumerate(schema, 1)})
 
 
+def names_in_files(metadata: TableMetadata) -> dict[int, frozenset[str]] | None:
+    """Column id → the names, without those of its parents, by which it is found in files without field ids; None for a
+    table without a name mapping."""
+    mapping = metadata.name_mapping()
+    if mapping is None:
+        return None
+    found: dict[int, frozenset[str]] = {}
+
+    def note(fields: Any) -> None:
+        for mapped in fields:
+            if mapped.field_id is not None:
+                found[mapped.field_id] = found.get(mapped.field_id, frozenset()) | frozenset(mapped.names)
+            note(mapped.fields)
+
+    note(mapping.root)
+    return found
+
+
 def _by_field_id(fields: Any, parents: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     for column in fields:
         path = (*parents, column.name)

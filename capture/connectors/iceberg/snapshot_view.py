@@ -46,6 +46,7 @@ from capture.connectors.storage.immutable_cache import FILES
 from capture.connectors.storage.places import Unreadable, local_path, unknown_snapshot
 from store.model.errors import Unimplemented
 from store.model.names import dotted_name
+from store.model.schemas import FILE_NAMES
 
 _CONTENTS: Final = {"POSITION_DELETES": "position-deletes", "EQUALITY_DELETES": "equality-deletes"}
 
@@ -161,10 +162,15 @@ class SnapshotView:
 
     @cached_property
     def _table_digest(self) -> str:
-        """Digest of schema, partition specs and metrics settings; part of the key of each `FilePart`."""
+        """Digest of schema, partition specs, metrics settings and name mapping; part of the key of each `FilePart`."""
         properties = {k: v for k, v in self._metadata.properties.items() if k.startswith("write.metadata.metrics.")}
         specs = [spec.model_dump_json() for _, spec in sorted(self._specs.items())]
-        return _digest(self._schema.model_dump_json(), specs, sorted(properties.items()))
+        return _digest(self._schema.model_dump_json(), specs, sorted(properties.items()), self._file_names)
+
+    @property
+    def _file_names(self) -> str | None:
+        """The name mapping, by which files without field ids are read."""
+        return self._metadata.properties.get(FILE_NAMES)
 
     def _part_of_deletes(self) -> FilePart:
         """The delete files as a part, one row per file, even if it has several deletion vectors."""
@@ -295,7 +301,7 @@ class SnapshotView:
                 entry.rows - (0 if deleted is None else len(deleted)),
                 entry.size,
                 self._scan_columns(entry, layout, self._scanned),
-                _fingerprint(entry, deleted, self._index.equality(entry), self._widened),
+                _fingerprint(entry, deleted, self._index.equality(entry), self._widened, self._file_names),
                 self._io.storage(entry.location),
                 deleted,
                 self._equality_deletes(entry, layout),
@@ -382,8 +388,12 @@ def _content_file(delete: Entry) -> dict[str, Any]:
     return file
 
 
-def _fingerprint(entry: Entry, deleted: pa.Array | None, equality: Sequence[Entry], widened: Sequence[int]) -> str:
+def _fingerprint(
+    entry: Entry, deleted: pa.Array | None, equality: Sequence[Entry], widened: Sequence[int], names: str | None
+) -> str:
     digest = hashlib.sha256(f"{entry.location}\0{entry.size}\0{entry.rows}\0".encode())
+    if names is not None:  # its columns may be others by another mapping
+        digest.update(names.encode())
     if widened:  # results from before have another width
         digest.update(repr(widened).encode())
     if deleted is not None:

@@ -1,6 +1,10 @@
 """Per-file column statistics of an Iceberg snapshot, from manifests, else from Parquet footers.
 
 Manifests may lack metrics: by table property, and by default beyond the first hundred columns.
+
+Files without field ids are read by the table's name mapping as it is now: a column may be in a file though the manifest
+was written before the column was added, and what a manifest says of a column is about another one if its name there
+leads to another now.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from capture.connectors.footers.statistics import (
 )
 from capture.connectors.iceberg.bounds import decoded, span
 from capture.connectors.iceberg.manifests import Columns, Files, Metrics
-from capture.connectors.iceberg.schema import NANOS, IcebergLeaf, identity_values, typed_array
+from capture.connectors.iceberg.schema import NANOS, IcebergLeaf, identity_values, names_in_files, typed_array
 from capture.connectors.storage.places import Place, batched
 from store.model.logical_types import FLOATING
 
@@ -48,11 +52,13 @@ class ColumnStatistics:
         self, metadata: TableMetadata, leaves: Sequence[IcebergLeaf], footers: FooterCache, open_place: OpenPlace
     ):
         self._specs, self._leaves = metadata.specs(), leaves
+        self._names_in_files = names_in_files(metadata)
         self._footers, self._open_place = footers, open_place
 
     def rows(self, block: Files, metrics: Columns, live: Mapping[int, int]) -> Iterator[pa.Table]:
         """Yields tables of FILE_COLUMN_SCHEMA for a block; `live`: index → live rows of files with deleted rows."""
         rows = rows_left(block, live)
+        metrics = self._still_meant(block, metrics)
         footers = self._footers_for(block, metrics)
         for some in batched(self._leaves, max(1, BATCH_ROWS // len(block))):
             groups = []
@@ -66,6 +72,23 @@ class ColumnStatistics:
             ids = {leaf.column.key: leaf.field_id for leaf in some}
             yield rows_of_groups(block.locations, groups, ids, rows)
 
+    def _still_meant(self, block: Files, metrics: Columns) -> Columns:
+        """The metrics of columns whose names at that time still lead to them in files without field ids."""
+        by_name = self._names_in_files
+        if by_name is None:
+            return metrics
+
+        def is_meant(leaf: IcebergLeaf) -> bool:
+            ids = (leaf.field_id, *(parent.field_id for parent in leaf.parents))
+            return all(block.names.get(field_id) in by_name.get(field_id, ()) for field_id in ids)
+
+        ids = {leaf.field_id for leaf in self._leaves if is_meant(leaf)}
+        return {field_id: of_column for field_id, of_column in metrics.items() if field_id in ids}
+
+    def _is_absent(self, leaf: IcebergLeaf, block: Files) -> bool:
+        """True if no file of a block can have the column."""
+        return self._names_in_files is None and bool(block.names) and leaf.field_id not in block.names
+
     def _column(
         self,
         leaf: IcebergLeaf,
@@ -78,8 +101,8 @@ class ColumnStatistics:
     ) -> dict[str, Any]:
         """Facts for `rows_of_groups` about one column."""
         statistics = self._facts(leaf, block, of_column, known, rows)
-        is_absent = block.known_ids and leaf.field_id not in block.known_ids
-        statistics["size_bytes"] = pa.repeat(pa.scalar(0, pa.int64()), len(block)) if is_absent else of_column.sizes
+        no_bytes = pa.repeat(pa.scalar(0, pa.int64()), len(block))
+        statistics["size_bytes"] = no_bytes if self._is_absent(leaf, block) else of_column.sizes
         lacking = self._lacking(leaf, block, metrics) if footers else None
         if lacking is not None:
             reliable = [pair if pair is not None and _is_reliable(pair[0], leaf) else None for pair in footers]
@@ -158,10 +181,10 @@ class ColumnStatistics:
         identity = identity_values(self._specs[block.spec_id], partition)
         if leaf.field_id in identity:
             value, within = identity[leaf.field_id], None
-        elif not block.known_ids or leaf.field_id in block.known_ids:
+        elif not self._is_absent(leaf, block):
             return None
         else:
-            value, within = leaf.value_where_missing(block.known_ids)
+            value, within = leaf.value_where_missing(block.names)
         if isinstance(leaf.type, NANOS) and value is not None:
             value, beyond = divmod(value, 1000)
             if beyond:  # no bound can be that value
