@@ -173,16 +173,21 @@ class LocalStore:
         at = entry.current_snapshot_id if snapshot_id is None else snapshot_id
         return FLIGHTS[flight].schema.empty_table() if at is None else stored_rows(self.store, flight, entry, at)
 
-    def _discovered(
-        self, connector: Connector, catalog: str, schema: str, name: str, snapshot_id: int | None
-    ) -> TableHandle:
+    def discover(self, connector: Connector, catalog: str, schema: str, name: str) -> TableEntry:
+        """Stores a table's description and snapshots as the lake has them now; the arguments are those of `capture`."""
         table = look_at_table(connector, schema, name)
 
         def store(connection: Connection) -> list[TableEntry]:
             return Discovery(self.catalog).store(connection, catalog, connector.format, [table])
 
         (entry,) = self.database.write(store)
-        target_id = table["current_snapshot_id"] if snapshot_id is None else snapshot_id
+        return entry
+
+    def _discovered(
+        self, connector: Connector, catalog: str, schema: str, name: str, snapshot_id: int | None
+    ) -> TableHandle:
+        entry = self.discover(connector, catalog, schema, name)
+        target_id = entry.current_snapshot_id if snapshot_id is None else snapshot_id
         targets = None if target_id is None else frozenset({target_id})
         listing = connector.enumerate_snapshots(schema, name, target_snapshot_ids=targets)
         snapshot = next((s for s in listing.snapshots if s.snapshot_id == target_id), None)

@@ -335,31 +335,49 @@ def iceberg_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
 def iceberg_names(rng: random.Random, root: Path, rows: int) -> Lake:
     """Columns that are renamed, dropped, added and named again between snapshots and after the last one, in files with
     field ids and without. The rows are those that pyiceberg reads."""
+    lake, target = named_table(root)
+    by_name = rng.random() < 0.6
+    for number in range(rng.randint(1, 4)):
+        if number:
+            rename_columns(rng, target)
+        write_columns(rng, target, max(rows // 4, 1), root / f"without_ids_{number}.parquet", by_name=by_name)
+    if rng.random() < 0.7:
+        rename_columns(rng, target)
+    lake.versions = list(read_versions(target).values())
+    return lake
+
+
+def named_table(root: Path) -> tuple[Lake, Any]:
+    """A lake with an empty table whose columns can be renamed, and the table."""
     from tests.capture.connectors.iceberg_tables import make_catalog
 
     catalog = make_catalog(root)
     catalog.create_namespace("n")
     first = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.string()), ("s", pa.struct({"x": pa.int64()}))])
-    target = catalog.create_table("n.t", first)
-    by_name = rng.random() < 0.6
-    for number in range(rng.randint(1, 4)):
-        names = rename_columns(rng, target) if number else target.schema().as_arrow().names
-        columns = [_values(rng, item, max(rows // 4, 1)) for item in target.schema().as_arrow()]
-        part = pa.table(dict(zip(names, columns, strict=True)))
-        if by_name and rng.random() < 0.6:
-            path = root / f"without_ids_{number}.parquet"
-            pq.write_table(part, path)
-            target.add_files([path.as_uri()])
-        else:
-            target.append(part)
-    if rng.random() < 0.7:
-        rename_columns(rng, target)
-    *older, newest = sorted(target.snapshots(), key=lambda s: s.sequence_number)
-    versions = [target.scan(snapshot_id=snapshot.snapshot_id).to_arrow() for snapshot in older]
-    assert newest == target.current_snapshot()
     options = {"type": "sql", "warehouse": f"file://{root / 'warehouse'}", "name": "lake"}
-    uri = f"sqlite:///{root / 'catalog.db'}"
-    return Lake("iceberg", uri, ("n", "t"), [*versions, target.scan().to_arrow()], options)
+    lake = Lake("iceberg", f"sqlite:///{root / 'catalog.db'}", ("n", "t"), options=options)
+    return lake, catalog.create_table("n.t", first)
+
+
+def write_columns(rng: random.Random, target: Any, rows: int, path: Path, *, by_name: bool) -> None:
+    """Appends random rows; with `by_name` maybe as a file without field ids, at a path."""
+    schema = target.schema().as_arrow()
+    part = pa.table(dict(zip(schema.names, [_values(rng, item, rows) for item in schema], strict=True)))
+    if by_name and rng.random() < 0.6:
+        pq.write_table(part, path)
+        target.add_files([path.as_uri()])
+    else:
+        target.append(part)
+
+
+def read_versions(target: Any) -> dict[int, pa.Table]:
+    """Snapshot id → the rows that pyiceberg reads, oldest first: the current snapshot by the table's schema, others
+    by their own."""
+    ordered = sorted(target.snapshots(), key=lambda s: s.sequence_number)
+    versions = {snapshot.snapshot_id: target.scan(snapshot_id=snapshot.snapshot_id) for snapshot in ordered}
+    if current := target.current_snapshot():
+        versions[current.snapshot_id] = target.scan()
+    return {snapshot_id: scan.to_arrow() for snapshot_id, scan in versions.items()}
 
 
 def rename_columns(rng: random.Random, target: Any) -> list[str]:

@@ -37,7 +37,7 @@ from store.model.schemas import DISTRIBUTION
 from store.model.targets import Target, TargetKind
 from tests.integration import random_lakes
 from tests.integration.random_lakes import FORMATS, Lake
-from tests.integration.random_tables import Truth
+from tests.integration.random_tables import Truth, leaves
 from tests.integration.test_differential import lake_of, truths
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
@@ -168,6 +168,48 @@ class History:
         assert not row["ndv_exact"] or row["ndv"] == truth.distinct, where
 
 
+def check_renamed(seed: int, root: Path) -> None:
+    """Renames, drops and adds columns of a table between captures, looks and appends: what is EXACT has at each
+    snapshot the names and values that its readers see."""
+    rng = random.Random(f"renamed {seed}")
+    lake, target = random_lakes.named_table(root)
+    by_name, done = rng.random() < 0.4, []
+    random_lakes.write_columns(rng, target, 20, root / "0.parquet", by_name=by_name)
+    lake.versions = [pa.table({})]
+    with history(lake, f"renamed {seed}") as state:
+        for number in range(1, rng.randint(4, 8)):
+            done.append(step := rng.choice(["write", "rename", "rename", "capture", "capture", "capture older"]))
+            if step == "write":
+                random_lakes.write_columns(rng, target, 20, root / f"{number}.parquet", by_name=by_name)
+            elif step == "rename":
+                random_lakes.rename_columns(rng, target)
+            versions = random_lakes.read_versions(target)
+            if step.startswith("capture"):
+                engine = rng.choice([NativeEngine(), ComputeEngine(inline_max_cells=10**12)])
+                state.capture(None if step == "capture" else rng.choice([*versions]), engine)
+            else:
+                state.local.discover(state.handle.connector, "lake", *lake.name)
+            where = f"renamed {seed}, after {done}"
+            for snapshot_id, rows in versions.items():
+                _check_names(state, snapshot_id, rows, where)
+
+
+def _check_names(state: History, snapshot_id: int, read: pa.Table, where: str) -> None:
+    """Checks the names and values that are EXACT at a snapshot."""
+    true = {".".join(path): values for path, values in leaves(read).items()}
+    containers = {name for name in read.column_names if name not in true}
+    for row in state.rows(snapshot_id, False):
+        if row["freshness"] == "EXACT":
+            assert row["column_name"] in true.keys() | containers, f"{where}, {snapshot_id}: {row}"
+        if row["freshness"] == "EXACT" and row["column_name"] in true and row["completeness"] == "COMPLETE":
+            truth = Truth.of(true[row["column_name"]], row["logical_type"])
+            row = row if row["distribution_freshness"] == "EXACT" else row | dict.fromkeys(DISTRIBUTION)
+            truth.check(row, f"{where}, {snapshot_id}: {row}", computed=False)
+    command = {"table": "stats.file_columns", "snapshot": snapshot_id}
+    for row in state.scanner.table(scan_request.of_json(command), ANONYMOUS).to_pylist():
+        assert row["freshness"] != "EXACT" or row["column_name"] in true, f"{where}, {snapshot_id}: {row}"
+
+
 class _TableOnly(NativeEngine):
     """Supports tables only, so that columns go to the engine that computes."""
 
@@ -266,6 +308,11 @@ def stored(state: History, snapshot_id: int) -> TableStatistics:
 @pytest.mark.parametrize("format", FORMATS)
 def test_records_of_a_random_history_are_true_and_labelled_by_snapshot(format, seed):
     check_history(format, seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_records_follow_renamed_columns(tmp_path, seed):
+    check_renamed(seed, tmp_path)
 
 
 @pytest.mark.parametrize("home", HOMES)
