@@ -19,8 +19,8 @@ from flight_server.app import App
 from flight_server.auth.principal import Principal
 from flight_server.auth.tokens import Guard
 from flight_server.conditions.exact_json import dumps
-from flight_server.iceberg_rest.expressions import columns_of
-from flight_server.iceberg_rest.plans import Plans, texts
+from flight_server.iceberg_rest.expressions import columns_of, texts
+from flight_server.iceberg_rest.plans import Plans
 from flight_server.iceberg_rest.tables import Tables
 from flight_server.reads.local_reader import LocalReader
 from flight_server.wire import lag

@@ -10,7 +10,7 @@ but for readers of which it is known that it does not.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -66,6 +66,11 @@ def columns_of(filter: Any) -> set[str]:
     return set()
 
 
+def texts(value: Any) -> list[str]:
+    """The texts in a JSON array; empty for other values."""
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
 def literal_of(value: Any) -> Any:
     """A literal, which some clients wrap in an object."""
     return value.get("value") if isinstance(value, dict) else value
@@ -85,7 +90,7 @@ class _Conditions:
                 return (word == "true") is not negated
             case {"type": "and" | "or" as word, "left": left, "right": right}:
                 sides = [self.of(side, negated=negated) for side in (left, right)]
-                return _joined(sides, is_and=(word == "and") is not negated)
+                return joined(sides, is_and=(word == "and") is not negated)
             case {"type": "not", "child": child}:
                 return self.of(child, negated=not negated)
             case {"type": str(kind), "term": term}:
@@ -129,7 +134,8 @@ class _Conditions:
         return Or((Not(leaf), is_null)) if is_of_null else Not(leaf)
 
 
-def _joined(sides: list[Node | bool], *, is_and: bool) -> Node | bool:
+def joined(sides: Sequence[Node | bool], *, is_and: bool) -> Node | bool:
+    """The conjunction or disjunction of conditions; True and False are those of `condition`."""
     if (not is_and) in sides:
         return not is_and
     kind: type[And] | type[Or] = And if is_and else Or

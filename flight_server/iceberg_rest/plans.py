@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,17 +12,16 @@ import pyarrow as pa
 from flight_server.app import App
 from flight_server.auth.principal import Principal
 from flight_server.conditions.exact_json import dumps
-from flight_server.iceberg_rest import made_up
-from flight_server.iceberg_rest.expressions import Find, columns_of, condition
+from flight_server.iceberg_rest import made_up, pyiceberg_files
+from flight_server.iceberg_rest.expressions import columns_of, condition, texts
 from flight_server.iceberg_rest.partitions import single_value
-from flight_server.iceberg_rest.pyiceberg_rows import Lacking, rows_of
+from flight_server.iceberg_rest.pyiceberg_files import Asked
 from flight_server.iceberg_rest.residuals import residual_of
 from flight_server.iceberg_rest.tables import Served, Tables, url, values_of
 from store.duckdb.lru import LruCache
-from store.model.bounds import canonical
 from store.model.catalog_entries import TableEntry
-from store.model.errors import InvalidArgument, InvalidField, NotFound, Unimplemented
-from store.model.predicates.pruning import Column
+from store.model.errors import InvalidField, NotFound, Unimplemented
+from store.model.predicates.tree import Node
 
 PAGE: Final = 10_000  # tasks
 RESIDUAL_BYTES: Final = 8 << 20  # of the filter in all tasks of a page
@@ -99,7 +97,9 @@ class Plans:
         self._app.usage.note(table.table_key, tuple({*columns_of(filter), *texts(body.get("select"))}))
         files = plan.files.select(_COLUMNS)
         if internal and filter is not None and served.is_made_up:
-            files = _for_pyiceberg(files, served, filter, find, body.get("select"), table)
+            files = self._for_pyiceberg(
+                table, snapshot_id, files, served.specs[0], Asked(filter, find, body.get("select"))
+            )
         residual = None if filter is None else residual_of(filter, find)
         residual_bytes = len(dumps(residual))
         page = max(1, min(PAGE, RESIDUAL_BYTES // residual_bytes))
@@ -108,6 +108,28 @@ class Plans:
         if pages:
             self._plans.put(id, found, files.nbytes + residual_bytes)
         return answer | self._page(found, 0) | {"plan-tasks": [f"{id}.{number}" for number in pages]}
+
+    def _for_pyiceberg(
+        self, table: TableEntry, snapshot_id: int, files: pa.Table, partition: made_up.Partition, asked: Asked
+    ) -> pa.Table:
+        """The files of a plan in which pyiceberg finds the rows that there are.
+
+        Raises:
+            Unimplemented: It would find other rows of some file.
+        """
+
+        def kept(node: Node) -> pa.ChunkedArray:
+            return self._app.planner.plan(table, node, (), snapshot_id, find=asked.find).files["file_path"]
+
+        files, columns = pyiceberg_files.right(files, partition, asked, kept)
+        if columns:
+            names = ", ".join(sorted(columns))
+            raise Unimplemented(
+                f'pyiceberg would find other rows than there are: the files of "{table.full_name}" lack {names}, which'
+                " it takes for null where it is not selected, and to which null satisfies <> and NOT",
+                hint=f"select {names} too, without OR beside <> or NOT of it, or read with statflight's client.scan",
+            )
+        return files
 
     def page(self, caller: Principal, table: TableEntry, token: Any) -> dict[str, Any]:
         """A page of a plan.
@@ -191,62 +213,6 @@ def _partition(plan: _Plan, spec_id: int | None, text: str | None) -> dict[str, 
     return {"spec-id": spec_id, "partition": values}
 
 
-def _for_pyiceberg(
-    files: pa.Table, served: Served, filter: Any, find: Find, select: Any, table: TableEntry
-) -> pa.Table:
-    """The files of a plan in which pyiceberg finds the rows that there are; those without any are left out.
-
-    Raises:
-        Unimplemented: It would find other rows of some file.
-    """
-    partition = served.specs[0]
-    named = {column.name: column for column in map(find, columns_of(filter))}
-    asked = [(name, named[name]) for name, _ in partition if name in named]
-    if not asked:
-        return files
-    coded = files["partition_data_json"].combine_chunks().fill_null("{}").dictionary_encode()
-    groups = [values_of(text, partition) for text in coded.dictionary.to_pylist()]
-    places = {name: at for at, (name, _) in enumerate(partition)}
-    shown = _shown(select, find)
-    lacking = {
-        column.id: Lacking(
-            column.type,
-            pa.array([_text(values[places[name]], column) for values in groups], pa.string()),
-            shown is None or column.id in shown,
-        )
-        for name, column in asked
-    }
-    rows = rows_of(filter, find, lacking, len(groups))
-    of_files = coded.indices.to_numpy()
-    if rows.wrong[of_files].any():
-        names = ", ".join(sorted(rows.columns))
-        raise Unimplemented(
-            f'pyiceberg would find other rows than there are: the files of "{table.full_name}" lack {names}, which it'
-            " takes for null where it is not selected, and to which null satisfies <> and NOT",
-            hint=f"select {names} too, without OR beside <> or NOT of it, or read with statflight's client.scan",
-        )
-    return files.filter(pa.array(~rows.none[of_files]))
-
-
-def _shown(select: Any, find: Find) -> set[int] | None:
-    """Ids of the columns selected; None for all."""
-    names = texts(select)
-    if not isinstance(select, list) or "*" in names:
-        return None
-    found = set()
-    for name in names:
-        with suppress(InvalidArgument):  # the client refuses it
-            found.add(find(name).id)
-    return found
-
-
-def _text(value: Any, column: Column) -> str | None:
-    """The canonical text of a partition's value; null for null."""
-    if value is None or column.type is None:
-        return value
-    return canonical(str(value), column.type)
-
-
 def _integer(body: Mapping[str, Any], name: str) -> int:
     value = body[name]
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) < value < 2**63:
@@ -259,8 +225,3 @@ def _flag(body: Mapping[str, Any], name: str, default: bool) -> bool:
     if value is not None and not isinstance(value, bool):
         raise InvalidField(name, "must be true or false", expected="true | false", actual=value)
     return default if value is None else value
-
-
-def texts(value: Any) -> list[str]:
-    """The texts in a JSON array; empty for other values."""
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []

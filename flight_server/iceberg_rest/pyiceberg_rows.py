@@ -7,19 +7,19 @@ selects no row. A plan is right if both readings select the same rows of each fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from flight_server.iceberg_rest.expressions import OPPOSITES, Find, condition
+from flight_server.iceberg_rest.expressions import OPPOSITES, Find, condition, joined
 from store.model.errors import InvalidArgument
 from store.model.logical_types import LogicalType
 from store.model.predicates.arrow import to_mask
 from store.model.predicates.bounds import TYPE_COLUMN
-from store.model.predicates.tree import And, Leaf, Node, Not, Or
+from store.model.predicates.tree import And, Leaf, Node, Not, Op, Or
 
 _FALSE, _UNKNOWN, _TRUE = 0, 1, 2  # AND is the least of them, OR the greatest
 _BOUNDS: Final = pa.schema([("min", pa.string()), (TYPE_COLUMN, pa.string())])
@@ -39,113 +39,167 @@ class Lacking:
     is_shown: bool
 
 
-@dataclass(frozen=True)
 class Rows:
-    """What a condition selects of each group of files.
+    """The rows of groups of files for which a filter holds: those that there are, and those that pyiceberg finds.
 
     Attributes:
-        none: No row is to be found in these groups, whatever pyiceberg would find.
-        wrong: pyiceberg would find other rows in these groups than there are.
-        columns: The columns of the condition because of which it would.
-    """
-
-    none: np.ndarray
-    wrong: np.ndarray
-    columns: frozenset[str]
-
-
-def rows_of(filter: Any, find: Find, lacking: Mapping[int, Lacking], groups: int) -> Rows:
-    """The rows of groups of files for which a filter holds.
+        none: Of each group whether it has none, whatever pyiceberg would find.
+        doubtful: Of each group whether the two may differ.
 
     Args:
         filter: A filter that `expressions.condition` reads.
         lacking: Id of a column → its values in the files.
+        groups: Number of the groups.
 
     Raises:
         InvalidArgument: The filter is nested too deeply.
     """
-    reading = _Reading(find, lacking, groups)
-    try:
-        found = reading.of(filter, negated=False)
-    except RecursionError:
-        raise InvalidArgument("filter: nested too deeply") from None
-    wrong = found.differs & (found.truth != _FALSE)
-    return Rows(
-        found.truth == _FALSE, wrong, frozenset(n for n, where in reading.differing.items() if any(where & wrong))
-    )
 
-
-@dataclass(frozen=True)
-class _Truth:
-    """Truth of a part of the condition for each group.
-
-    Attributes:
-        truth: In a file that has the columns.
-        seen: As pyiceberg takes it.
-        differs: The two may differ for a row.
-    """
-
-    truth: np.ndarray
-    seen: np.ndarray
-    differs: np.ndarray
-
-
-class _Reading:
-    def __init__(self, find: Find, lacking: Mapping[int, Lacking], groups: int):
+    def __init__(self, filter: Any, find: Find, lacking: Mapping[int, Lacking], groups: int):
         self._find, self._lacking, self._groups = find, lacking, groups
-        self.differing: dict[str, np.ndarray] = {}  # name of a column → groups in which one of its tests differs
+        self._tests: list[_OfLacking] = []
+        try:
+            self._part = self._read(filter, negated=False)
+            truth, _, differs = self._truth(self._part)
+        except RecursionError:
+            raise InvalidArgument("filter: nested too deeply") from None
+        self.none = truth == _FALSE
+        self.doubtful = differs & ~self.none
 
-    def of(self, filter: Any, *, negated: bool) -> _Truth:
+    def columns(self, groups: np.ndarray) -> set[str]:
+        """The columns because of which the rows of some groups, given as a mask, differ."""
+        return {test.name for test in self._tests if (test.differs & groups).any()}
+
+    def differences(self) -> list[tuple[np.ndarray, Node | bool]]:
+        """Masks of the doubtful groups, together all of them, each with a condition that is true for the rows that
+        only one of the two has; True if it may be any row.
+        """
+        told = np.stack([part for test in self._tests for part in (test.truth, test.seen)], axis=1)
+        found = []
+        for row in np.unique(told[self.doubtful], axis=0):
+            groups = (told == row).all(axis=1) & self.doubtful
+            group = int(groups.argmax())
+            (is_there, is_not_there), (is_seen, is_not_seen) = (
+                self._condition(self._part, group, seen=seen) for seen in (False, True)
+            )
+            sides = [
+                joined([is_there, is_not_seen], is_and=True),
+                joined([is_seen, is_not_there], is_and=True),
+            ]
+            found.append((groups, joined(sides, is_and=False)))
+        return found
+
+    # The filter as parts, with NOT moved down to its tests.
+
+    def _read(self, filter: Any, *, negated: bool) -> _Part:
         match filter:
             case bool() | "true" | "false" | {"type": "true" | "false"}:
-                is_true = condition(filter, self._find) is not negated
-                return self._same(_TRUE if is_true else _FALSE)
+                return condition(filter, self._find) is not negated
             case {"type": "and" | "or" as word, "left": left, "right": right}:
-                sides = self.of(left, negated=negated), self.of(right, negated=negated)
-                return _joined(*sides, np.minimum if (word == "and") is not negated else np.maximum)
+                sides = self._read(left, negated=negated), self._read(right, negated=negated)
+                return _Join((word == "and") is not negated, *sides)
             case {"type": "not", "child": child}:
-                return self.of(child, negated=not negated)
-        return self._test(filter, negated=negated)
-
-    def _same(self, truth: int) -> _Truth:
-        """A part that is the same for all groups and both readings."""
-        whole: np.ndarray = np.full(self._groups, truth, np.int8)
-        return _Truth(whole, whole, np.zeros(self._groups, np.bool_))
-
-    def _test(self, test: Mapping[str, Any], *, negated: bool) -> _Truth:
-        kind, term = OPPOSITES.get(test["type"], test["type"]), test["term"]
-        negated = negated is (kind == test["type"])
+                return self._read(child, negated=not negated)
+        kind, term = OPPOSITES.get(filter["type"], filter["type"]), filter["term"]
+        negated = negated is (kind == filter["type"])
         name = term["term"] if isinstance(term, dict) else term
         column = self._lacking.get(self._find(name).id)
+        plain = {**filter, "type": kind}
         if column is None:
-            return self._same(_UNKNOWN)
+            is_false = self._own(plain, not negated)
+            return _OfOwn(self._own(plain, negated), joined([is_false, Leaf(name, Op.IS_NULL)], is_and=False))
+        test = self._of_lacking(plain, name, column, negated)
+        self._tests.append(test)
+        return test
+
+    def _own(self, test: Mapping[str, Any], negated: bool) -> Node | bool:
+        asked = {"type": "not", "child": test} if negated else test
+        return condition(asked, self._find, null_differs=False)
+
+    def _of_lacking(self, test: Mapping[str, Any], name: str, column: Lacking, negated: bool) -> _OfLacking:
+        kind = test["type"]
         is_null = column.values.is_null().to_numpy(zero_copy_only=False)
-        plain = {**test, "type": kind}
-        truth = np.where(is_null, _of_null(kind, negated), self._of_values(plain, column, negated))
+        truth = np.where(is_null, _of_null(kind, negated), self._of_values(test, column, negated))
         if column.is_shown:
             seen = np.where(is_null, _as_none(kind, negated), truth)
         else:
-            seen = np.full(self._groups, _as_none(kind, negated), np.int8)
-        differs = truth != seen
-        self.differing[name] = self.differing.get(name, np.zeros(self._groups, np.bool_)) | differs
-        return _Truth(truth, seen, differs)
+            seen = np.full(self._groups, _as_none(kind, negated))
+        return _OfLacking(name, truth.astype(np.int8), seen.astype(np.int8))
 
     def _of_values(self, test: Mapping[str, Any], column: Lacking, negated: bool) -> np.ndarray:
         node = condition(test, self._find)
-        if isinstance(node, bool) or column.type is None:
-            # a filter holds for every file where it is not decided
-            return np.full(self._groups, _UNKNOWN, np.int8)
+        if isinstance(node, bool) or column.type is None:  # a test that is not decided holds for every file
+            return np.full(self._groups, _UNKNOWN)
         types = pa.repeat(pa.scalar(column.type.text, pa.string()), self._groups)
         mask = to_mask(_on_bounds(node), _BOUNDS)(pa.record_batch([column.values, types], schema=_BOUNDS))
         truth = mask.fill_null(False).to_numpy(zero_copy_only=False) != negated
         known = mask.is_valid().to_numpy(zero_copy_only=False)
         return np.where(known, np.where(truth, _TRUE, _FALSE), _UNKNOWN)
 
+    # What it says of each group.
 
-def _joined(left: _Truth, right: _Truth, join: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> _Truth:
-    truth, seen = join(left.truth, right.truth), join(left.seen, right.seen)
-    decided = (truth == seen) & (truth != _UNKNOWN)
-    return _Truth(truth, seen, (left.differs | right.differs) & ~decided)
+    def _truth(self, part: _Part) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Truth in a file with the columns, truth as pyiceberg takes it, and whether they may differ for a row."""
+        match part:
+            case _OfLacking():
+                return part.truth, part.seen, part.differs
+            case _Join():
+                join = np.minimum if part.is_and else np.maximum
+                sides = self._truth(part.left), self._truth(part.right)
+                truth, seen = (join(sides[0][at], sides[1][at]) for at in (0, 1))
+                is_decided = (truth == seen) & (truth != _UNKNOWN)
+                return truth, seen, (sides[0][2] | sides[1][2]) & ~is_decided
+        of_all = _UNKNOWN if isinstance(part, _OfOwn) else _TRUE if part else _FALSE
+        whole: np.ndarray = np.full(self._groups, of_all, np.int8)
+        return whole, whole, np.zeros(self._groups, np.bool_)
+
+    def _condition(self, part: _Part, group: int, *, seen: bool) -> tuple[Node | bool, Node | bool]:
+        """Conditions on the columns that the files of a group have: that the part is true, and that it is not."""
+        match part:
+            case _OfLacking():
+                truth = int((part.seen if seen else part.truth)[group])
+                return truth != _FALSE, truth != _TRUE
+            case _Join():
+                left, right = (self._condition(side, group, seen=seen) for side in (part.left, part.right))
+                return (
+                    joined([left[0], right[0]], is_and=part.is_and),
+                    joined([left[1], right[1]], is_and=not part.is_and),
+                )
+            case _OfOwn():
+                return part.is_true, part.is_untrue
+        return part, not part
+
+
+@dataclass(frozen=True)
+class _OfLacking:
+    """A test of a column that files lack: of each group its truth in a file with it, and its truth to pyiceberg."""
+
+    name: str
+    truth: np.ndarray
+    seen: np.ndarray
+
+    @property
+    def differs(self) -> np.ndarray:
+        differs: np.ndarray = self.truth != self.seen
+        return differs
+
+
+@dataclass(frozen=True)
+class _OfOwn:
+    """A test of a column that files have, and that it is false or unknown."""
+
+    is_true: Node | bool
+    is_untrue: Node | bool
+
+
+@dataclass(frozen=True)
+class _Join:
+    is_and: bool
+    left: _Part
+    right: _Part
+
+
+_Part = bool | _OfLacking | _OfOwn | _Join
 
 
 def _of_null(kind: str, negated: bool) -> int:
