@@ -185,7 +185,9 @@ class ProviderKeys:
 def _discovered(issuer: str) -> str:
     """The address of an issuer's key set."""
     at = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
-    return str(_read(at, urllib.request.build_opener())["jwks_uri"])
+    from capture.connectors.storage.http import FOLLOWING  # slow to import for commands
+
+    return str(_read(at, FOLLOWING)["jwks_uri"])
 
 
 def _read(url: str, opener: urllib.request.OpenerDirector) -> Any:

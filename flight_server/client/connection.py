@@ -16,7 +16,8 @@ from typing import Any, Final, Literal, Self, TypeVar, overload
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from flight_server.client.errors import clear_errors
+from flight_server.client.errors import UNAVAILABLE, clear_errors, reason
+from flight_server.client.unreachable import explained, without_proxy_on_loopback
 from flight_server.conditions.exact_json import dumps
 
 T = TypeVar("T")
@@ -50,7 +51,8 @@ class Connection:
         timeout: Timeout of a call in seconds, unless a method has its own; None for no timeout.
         attempts: Number of attempts while the server is unavailable (restarting, or over a limit), with backoff. More
             than 1 requires the extra `client`.
-        connection: Further arguments of `pyarrow.flight.connect`.
+        connection: Further arguments of `pyarrow.flight.connect`. On loopback no proxy is used, whatever variables
+            such as `http_proxy` say, unless `generic_options` has `grpc.enable_http_proxy`.
 
     Raises:
         ImportError: `attempts` is greater than 1, and the extra `client` is not installed.
@@ -82,7 +84,8 @@ class Connection:
         self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         with clear_errors():
             addresses = [part.strip() for part in uri.split(",") if part.strip()] or [uri]
-            self._flights = [flight.connect(address, **connection) for address in addresses]
+            self._flights = [flight.connect(at, **without_proxy_on_loopback(at, connection)) for at in addresses]
+        self._addresses = addresses
 
     def __enter__(self) -> Self:
         return self
@@ -133,13 +136,20 @@ class Connection:
             at = (first + step) % count
             try:
                 result = call(self._flights[at])
-            except flight.FlightUnavailableError:
+            except flight.FlightUnavailableError as error:
                 if step == count - 1:
-                    raise
+                    raise self._explained(at, error) from None
             else:
                 self._at[writes] = at
                 return result
         raise AssertionError("the last address answers or raises")
+
+    def _explained(self, at: int, error: flight.FlightUnavailableError) -> flight.FlightUnavailableError:
+        """The error, with the cause in words if the connection failed and the cause is known."""
+        message = reason(error)
+        is_of_server = not message.startswith(UNAVAILABLE)
+        why = "" if is_of_server else explained(self._addresses[at], message.removeprefix(UNAVAILABLE).strip())
+        return flight.FlightUnavailableError(why) if why else error
 
     def _ask(self, call: Callable[[flight.FlightClient], T], *, writes: bool = False) -> T:
         """Makes a call as `call` and `_reach` do."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+UNAVAILABLE: Final = "[UNAVAILABLE]"  # begins gRPC's own errors of connections; the server's errors have other codes
 _PREFIX = re.compile(r"^(?:(?:Flight|gRPC) returned [a-z ]+ error, with message: )+")
 _DETAIL = "Python exception|Internal|Unavailable|Unauthenticated|Unauthorized|TimedOut|Cancelled|Failed"
 _SUFFIX = re.compile(rf"\. (?:Detail: (?:{_DETAIL})\b|gRPC client debug context:|Client context:).*", re.DOTALL)

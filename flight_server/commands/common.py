@@ -91,6 +91,7 @@ def connect(connection: ConnectionOptions) -> Iterator[StatsClient]:
     import pyarrow.flight as flight
 
     from flight_server.client import StatsClient, reason
+    from flight_server.client.errors import UNAVAILABLE
 
     note(f"server: {server}")
     started = time.monotonic()
@@ -100,24 +101,23 @@ def connect(connection: ConnectionOptions) -> Iterator[StatsClient]:
     except flight.FlightUnavailableError as error:
         message = reason(error)
         # gRPC's own connection errors have no code; the server's errors have one.
-        if not message.startswith("[UNAVAILABLE]"):
+        if not message.startswith(UNAVAILABLE):
             raise
-        raise CommandError(no_server(server, message.removeprefix("[UNAVAILABLE] "))) from None
+        raise CommandError(no_server(server, message.removeprefix(UNAVAILABLE).strip())) from None
     note(f"took {time.monotonic() - started:.2f} s")
 
 
 def no_server(server: str, detail: str) -> str:
-    """The message for an unreachable server: how to start one, or to name another."""
+    """The message for an unreachable server: what is in the way if that is known, else how to start or name one."""
+    from flight_server.client.unreachable import CANNOT
+
     detail = detail.splitlines()[0]
+    if detail.startswith(CANNOT):
+        return detail
     if server == DEFAULT_URI:
         return (
             f"no server at {server}. Start one in another terminal: statflight serve --db stats.duckdb\n"
             "or name a running one with --server URI or STATFLIGHT_SERVER; `statflight demo` shows what comes out"
-        )
-    if server.startswith("grpc+tls:") and "Socket closed" in detail:
-        return (
-            f"{server} closed the connection ({detail}); where it requires client certificates, name the files of a"
-            " valid one in STATFLIGHT_TLS_CLIENT_CERT and STATFLIGHT_TLS_CLIENT_KEY"
         )
     return f"no server at {server} ({detail}); check --server, or start one with `statflight serve`"
 

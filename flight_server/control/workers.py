@@ -41,6 +41,7 @@ class Workers:
     def __init__(self, lock: threading.RLock, clock: Callable[[], float]):
         self._lock, self._clock, self._started = lock, clock, clock()
         self._workers: dict[str, _Worker] = {}
+        self._served: set[str] = set()  # lanes that a worker has asked for work of, since the start
         self._waiting: dict[threading.Condition, Sequence[str]] = {}  # of threads → kinds of leases
         self.has_own: Callable[[str], bool] = lambda _lane: False
 
@@ -52,6 +53,7 @@ class Workers:
             worker.kinds |= frozenset(kinds)
             worker.engines = engines or worker.engines
             worker.polling += 1
+            self._served.update(lanes_of(kinds))
         try:
             yield
         finally:
@@ -62,6 +64,10 @@ class Workers:
     def serve(self, lane: str) -> bool:
         """True when a worker serves a lane, or may still be starting: the server is young, or its own worker lives."""
         return self._started > self._clock() - GRACE_SECONDS or self.are_connected(lane)
+
+    def have_served(self, lane: str) -> bool:
+        """True if a worker that serves a lane has connected since the start."""
+        return lane in self._served
 
     def are_connected(self, lane: str) -> bool:
         """True when a worker serves a lane, or the server's own one that will lives."""

@@ -20,6 +20,7 @@ from capture.engines import ENGINES
 from capture.homes import HOMES
 from capture.spark.java import MIN_VERSION, java_home, java_version
 from flight_server.client import DEFAULT_URI, StatsClient, reason
+from flight_server.client.unreachable import CANNOT
 from store.plugins import Broken, package_of
 from store.stores import STORES
 
@@ -133,6 +134,7 @@ def _server(server: str, credentials: Mapping[str, Any]) -> Iterator[Finding]:
     except flight.FlightUnauthenticatedError as error:
         yield Finding(False, "server", f"{server}: {reason(error)}", "give --token, or set STATFLIGHT_TOKEN")
     except (pa.ArrowException, flight.FlightError, OSError) as error:
-        yield Finding(False, "server", f"{server}: {reason(error)}", "statflight serve")
+        said = reason(error)
+        yield Finding(False, "server", f"{server}: {said}", "" if CANNOT in said else "statflight serve")
     else:
         yield Finding(health.get("status") == "ok", "server", f"{server}: {health}")

@@ -6,12 +6,14 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from capture.engines import default_engines
 from capture.registry import Registry
 from capture.spark.session import Spark
 from capture.spec import Engine, FileSketches
 from flight_server.client.connection import Connection
+from flight_server.client.unreachable import NO_PROXY
 from flight_server.process.log import configure
 from flight_server.process.runtime import (
     die_with_parent,
@@ -50,9 +52,12 @@ def run_worker(
         die_with_parent()
     postpone_pandas()
     switch_threads_sooner()
+    of_own: dict[str, Any] = (
+        {} if parent_pid is None else {"generic_options": [NO_PROXY]}
+    )  # the server is on this machine
     spark = Spark(spark_master, settings=spark_conf)
     worker = Worker(
-        Connection(server_uri, token, tls_roots, tls_cert=tls_cert, tls_key=tls_key),
+        Connection(server_uri, token, tls_roots, tls_cert=tls_cert, tls_key=tls_key, **of_own),
         Registry(default_engines(inline_max_cells, spark, Engine(engine), FileSketches(file_sketches))),
         spark=spark,
         id=worker_id,

@@ -37,7 +37,7 @@ from flight_server.process.runtime import (
     reuse_memory,
 )
 from flight_server.process.signals import Signals
-from flight_server.process.workers import OwnWorkers, WorkersEndpoint
+from flight_server.process.workers import Jobs, OwnWorkers, WorkersEndpoint
 from store.duckdb.database import Database
 from store.model.errors import InvalidArgument
 from store.replication.role import Role
@@ -101,10 +101,10 @@ def serve(settings: Settings) -> int:
     sys.stdout.write(f"listening on {listener.uri}\n")
     sys.stdout.flush()
     inner = WorkersEndpoint(start, listener, settings.host)
-    children = OwnWorkers(
-        settings, inner.uri, internal, app.queue.is_waiting, app.queue.died, at_once=app.role.takes_writes
-    )
-    app.queue.workers.has_own = children.is_alive
+    queue = app.queue
+    jobs = Jobs(queue.is_waiting, queue.died, queue.workers.have_served)
+    children = OwnWorkers(settings, inner.uri, internal, jobs, at_once=app.role.takes_writes)
+    queue.workers.has_own = children.is_alive
     if app.role.takes_writes:
         app.start()
     workers = Housekeeping({"starting workers": children.keep})

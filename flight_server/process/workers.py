@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flight_server.config import CHILD_VARIABLE, Settings
 from flight_server.process.listener import Listener, Start
@@ -21,6 +21,7 @@ from flight_server.process.log import relay
 
 RESTART_SECONDS: Final = 2.0  # a worker that dies at once is not restarted in a tight loop
 STOP_SECONDS: Final = 5.0
+CONNECT_SECONDS: Final = 120.0  # for a worker to connect the first time, even on a busy machine
 _CONTROL: Final = ("control", "watch", "publish")  # lanes of a worker that does not capture
 
 
@@ -47,14 +48,27 @@ def _reachable(host: str) -> str:
     return "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else f"[{host}]" if ":" in host else host  # noqa: S104
 
 
+class Jobs(NamedTuple):
+    """What workers need of the queue.
+
+    Attributes:
+        is_waiting: True while a job waits in one of these lanes.
+        on_death: Called with the id of a worker whose process has ended, and how: the name of a signal, or empty.
+        have_served: True once a worker that serves a lane has connected.
+    """
+
+    is_waiting: Callable[[Iterable[str]], bool]
+    on_death: Callable[[str, str], None]
+    have_served: Callable[[str], bool]
+
+
 class OwnWorkers:
     """The server's own workers: N that capture, or one that only inspects lakes, from the first such job that waits. A
     worker that dies is restarted.
 
     Args:
         uri: The address that the workers connect to.
-        is_waiting: True while a job waits in one of these lanes.
-        on_death: Called with the id of a worker whose process has ended, and how: the name of a signal, or empty.
+        jobs: Its questions to the queue.
         at_once: Start them now, not at the first `keep`.
     """
 
@@ -63,15 +77,14 @@ class OwnWorkers:
         settings: Settings,
         uri: str,
         token: str,
-        is_waiting: Callable[[Iterable[str]], bool],
-        on_death: Callable[[str, str], None],
+        jobs: Jobs,
         at_once: bool = True,
     ):
-        self._settings, self._uri, self._token, self._is_waiting = settings, uri, token, is_waiting
-        self._on_death = on_death
+        self._settings, self._uri, self._token, self._jobs = settings, uri, token, jobs
         self._ids: dict[int, str] = {}  # place → id of the worker whose end is not told yet
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * max(1, settings.workers)
         self._born = [0.0] * len(self._processes)
+        self._first = 0.0  # time of the first start
         if at_once:
             self.keep()
 
@@ -81,21 +94,26 @@ class OwnWorkers:
             process = self._processes[at]
             if process is not None and (status := process.poll()) is not None:
                 del self._ids[at]
-                self._on_death(worker_id, signal.Signals(-status).name if status < 0 else "")
-        if not (self._settings.workers or self._has_begun() or self._is_waiting(_CONTROL)):
+                self._jobs.on_death(worker_id, signal.Signals(-status).name if status < 0 else "")
+        if not (self._settings.workers or self._has_begun() or self._jobs.is_waiting(_CONTROL)):
             return
         for at, process in enumerate(self._processes):
             dead = process is None or process.poll() is not None
             if dead and time.monotonic() - self._born[at] > RESTART_SECONDS:
+                self._first = self._first or time.monotonic()
                 self._born[at] = time.monotonic()
                 self._ids[at] = f"own-{uuid.uuid4().hex}"
                 self._processes[at] = self._start(self._ids[at])
 
     def is_alive(self, lane: str) -> bool:
-        """True while a worker that serves a lane runs, or is yet to be started; on a busy machine it may take long to
-        connect."""
-        serves = self._settings.workers > 0 or lane in _CONTROL
-        return serves and (self.running() > 0 or not self._has_begun())
+        """True while a worker that serves a lane runs, or is yet to be started; not if none has connected in
+        CONNECT_SECONDS."""
+        if not (self._settings.workers > 0 or lane in _CONTROL):
+            return False
+        if not self._has_begun():
+            return True
+        is_young = time.monotonic() - self._first < CONNECT_SECONDS
+        return self.running() > 0 and (is_young or self._jobs.have_served(lane))
 
     def running(self) -> int:
         """The number of workers that run."""

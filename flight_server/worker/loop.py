@@ -38,6 +38,7 @@ from flight_server.worker.reports import Ended, send
 from flight_server.worker.slots import Slot
 from flight_server.worker.stored_together import StoredTogether
 from flight_server.worker.turns import Turns
+from flight_server.worker.unreached import Unreached
 from store.model.errors import StatflightError, UpstreamError, first_line, may_pass, to_json
 
 log = logging.getLogger("statflight.worker")
@@ -73,6 +74,7 @@ class Worker:
         self._slots: list[Slot] = []
         self._reports = ThreadPoolExecutor(REPORTS, "reports")
         self._renewals, self._turns = Renewals(server), Turns()
+        self._unreached = Unreached()
         self._watch_lock = threading.Lock()
         self._watching: dict[str, Slot] = {}  # by catalog; its connector stays open between two looks
 
@@ -139,6 +141,7 @@ class Worker:
                     timeout=WAIT_SECONDS + 30,
                 )
                 away = 0.0
+                self._unreached.succeeded()
                 slot.take(leases)
                 slot.together = StoredTogether(self.server, leases, self._turns)
                 while not (self.stopping.is_set() or slot.abandoned) and (lease := slot.next()) is not None:
@@ -152,7 +155,8 @@ class Worker:
                 log.error("the server refuses this worker: %s", first_line(refusal, 500))
                 self.stopping.set()
                 return
-            except (pa.ArrowException, OSError):
+            except (pa.ArrowException, OSError) as error:
+                self._unreached.failed(error)
                 away = min(2.0, away * 2 or 0.2)
                 self.stopping.wait(away)
             except BaseException as error:  # not even a library's panic ends a thread

@@ -6,7 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
+
+from store.model.addresses import is_loopback
 
 MAX_ANSWER_BYTES: Final = 64 << 20
 
@@ -55,7 +58,17 @@ class _NoRedirect(HTTPRedirectHandler):
         return None
 
 
-OPENER: Final = build_opener(_NoRedirect)
+class NoProxyHere(ProxyHandler):
+    """The proxies of the environment, but for this machine, which they do not reach."""
+
+    def proxy_open(self, req: Request, proxy: str, type: str) -> Any:
+        is_here = is_loopback(urlsplit(req.full_url).hostname or "")
+        return None if is_here else super().proxy_open(req, proxy, type)
+
+
+OPENER: Final = build_opener(_NoRedirect, NoProxyHere)
+FOLLOWING: Final = build_opener(NoProxyHere)
+"""Opens addresses of requests without a secret, wherever they are redirected to."""
 
 
 def ask_json(

@@ -7,10 +7,11 @@ import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
+from urllib.request import Request
 
 import pytest
 
-from capture.connectors.storage.http import NotJson, Refused, Unanswered, ask_json
+from capture.connectors.storage.http import NoProxyHere, NotJson, Refused, Unanswered, ask_json
 
 
 class Service(BaseHTTPRequestHandler):
@@ -83,3 +84,11 @@ def test_timeout_is_distinguished_from_a_refused_connection():
     assert not error.value.timed_out
     with pytest.raises(ValueError, match="not a web address"):
         ask_json("file:///etc/passwd", timeout_seconds=5)
+
+
+def test_no_proxy_is_used_for_this_machine():
+    handler = NoProxyHere({"http": "http://proxy:3128"})
+    here, there = (Request(f"http://{host}/x") for host in ("127.0.0.1:1", "example.org"))
+    for request in (here, there):
+        handler.proxy_open(request, "http://proxy:3128", "http")
+    assert (here.host, there.host) == ("127.0.0.1:1", "proxy:3128")

@@ -1,0 +1,20 @@
+"""Which hosts are this machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from store.model.addresses import is_loopback
+
+HERE = ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]", "0.0.0.0", "::"]
+ELSEWHERE = ["", "localhost.example.org", "10.0.0.1", "128.0.0.1", "::2", "127.0.0.1.example.org", "example.org", "127"]
+
+
+@pytest.mark.parametrize("host", HERE)
+def test_this_machine(host):
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ELSEWHERE)
+def test_other_machines(host):
+    assert not is_loopback(host)
