@@ -60,6 +60,24 @@ def manifest_list(file: InputFile) -> list[ManifestFile]:
         return list(reader)
 
 
+def manifest_of(file: InputFile, path: str) -> ManifestFile:
+    """The entry that a manifest list of format 1 would have of a manifest.
+
+    Args:
+        path: Its path in the metadata.
+    """
+    with OpenedManifest(file) as reader:
+        spec_id = int(reader.header.meta.get("partition-spec-id", "0"))
+    return ManifestFile.from_args(
+        manifest_path=path,
+        manifest_length=len(file),
+        partition_spec_id=spec_id,
+        content=ManifestContent.DATA,
+        sequence_number=0,
+        min_sequence_number=0,
+    )
+
+
 def _opened(file: AvroFile[Any]) -> str:
     """Reads a file and its header; returns the text of its schema."""
     with file.input_file.open() as source:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from capture.connectors.iceberg.catalogs import LoadedTable, open_tables, upstream
+from capture.connectors.iceberg.io import listed_manifests
 from capture.connectors.iceberg.schema import bucket_specs, partition_keys, schema_of, to_schema
 from capture.connectors.iceberg.snapshot_view import SnapshotView
 from capture.connectors.spi import (
@@ -138,6 +139,6 @@ def _snapshot(snapshot: IcebergSnapshot, ordinal: int, schema: Schema) -> Snapsh
         snapshot.sequence_number,
         _EPOCH + timedelta(milliseconds=snapshot.timestamp_ms),
         snapshot.summary.operation.value if snapshot.summary else None,
-        snapshot.manifest_list,
+        snapshot.manifest_list if listed_manifests(snapshot.manifest_list) is None else None,
         snapshot.summary.model_dump_json() if snapshot.summary else None,
     )

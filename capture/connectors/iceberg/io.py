@@ -43,6 +43,8 @@ _VARIANT = b'"variant"'
 _STRUCT_DEFAULT = re.compile(rb'"(?:initial|write)-default"\s*:\s*\{')
 STRUCT_DEFAULT = f"{OWN_MARK}initial-default {{}}"
 """Marker, in the doc of a struct, of a default that consists of its fields' defaults; pyiceberg cannot load those."""
+_MANIFESTS = re.compile(rb'"manifests"\s*:\s*\[')
+_LISTED_HERE = "statflight:manifests:"
 # Blob types in pyiceberg's model; it cannot load a table that lists another type.
 _KNOWN_BLOBS = frozenset(get_args(BlobMetadata.model_fields["type"].annotation))
 
@@ -88,6 +90,7 @@ class LakeIO(FileIO):
         ]
         unknown = {f"statistics of type {blob.get('type')}" for blob in blobs if blob.get("type") not in _KNOWN_BLOBS}
         unknown |= {"columns of type variant"} if _VARIANT in content else set()
+        unknown |= {"lists of manifests within it, as in tables of format 1"} if _MANIFESTS.search(content) else set()
         return sorted(unknown | ({"defaults of structs"} if _STRUCT_DEFAULT.search(content) else set()))
 
     def read_document(self, location: str) -> dict[str, Any]:
@@ -178,15 +181,32 @@ def _unzipped(content: bytes) -> bytes:
 
 def tolerable(content: bytes) -> bytes:
     """A metadata document, or a response with one, without the parts that pyiceberg cannot load."""
-    if not any(word in content for word in (_VARIANT, b"blob-metadata", b"initial-default", b"write-default")):
+    words = (_VARIANT, b"blob-metadata", b"initial-default", b"write-default", b'"manifests"')
+    if not any(word in content for word in words):
         return content
     return json.dumps(json.loads(content, object_hook=_without_foreign)).encode()
 
 
+def listed_manifests(manifest_list: str) -> list[str] | None:
+    """The paths of the manifests of a snapshot that lists them in the metadata file, as format 1 allows; None if it has
+    a manifest list.
+
+    Args:
+        manifest_list: `Snapshot.manifest_list` of `tolerable` metadata.
+    """
+    if not manifest_list.startswith(_LISTED_HERE):
+        return None
+    paths: list[str] = json.loads(manifest_list.removeprefix(_LISTED_HERE))
+    return paths
+
+
 def _without_foreign(item: dict[str, Any]) -> dict[str, Any]:
-    """Drops blobs of unknown types and defaults of structs, and replaces the type variant by unknown."""
+    """Drops blobs of unknown types and defaults of structs, replaces the type variant by unknown, and gives snapshots
+    that list their manifests themselves a `manifest-list` with these (`listed_manifests`)."""
     if isinstance(blobs := item.get("blob-metadata"), list) and _KNOWN_BLOBS:
         item["blob-metadata"] = [blob for blob in blobs if blob.get("type") in _KNOWN_BLOBS]
+    if isinstance(manifests := item.get("manifests"), list) and "snapshot-id" in item:
+        item.setdefault("manifest-list", _LISTED_HERE + json.dumps(manifests))
     if isinstance(item.get("type"), dict):
         if item["type"].get("type") == "struct" and item.get("initial-default") is not None:
             item["doc"] = STRUCT_DEFAULT

@@ -27,8 +27,8 @@ from pyiceberg.manifest import (
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.lazydict import LazyDict
 
-from capture.connectors.iceberg.avro import OpenedManifest, manifest_list
-from capture.connectors.iceberg.io import LakeIO
+from capture.connectors.iceberg.avro import OpenedManifest, manifest_list, manifest_of
+from capture.connectors.iceberg.io import LakeIO, listed_manifests
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES
 
 BLOCK: Final = 5_000  # files per block
@@ -169,10 +169,15 @@ class Manifests:
     def __init__(self, io: LakeIO, snapshot: Snapshot, scope: str):
         self._io = io
         # without pyiceberg's cache, which is keyed by path only, and tables may have been moved
-        key = scope, io.resolve(snapshot.manifest_list), snapshot.snapshot_id, snapshot.timestamp_ms
+        paths = listed_manifests(snapshot.manifest_list)
+        location = io.resolve(snapshot.manifest_list) if paths is None else snapshot.manifest_list
+        key = scope, location, snapshot.snapshot_id, snapshot.timestamp_ms
         listed: tuple[ManifestFile, ...] | None = FILES.get(key)
         if listed is None:
-            listed = tuple(manifest_list(io.new_input(snapshot.manifest_list)))
+            if paths is None:
+                listed = tuple(manifest_list(io.new_input(snapshot.manifest_list)))
+            else:
+                listed = tuple(manifest_of(io.new_input(path), path) for path in paths)
             FILES.put(key, listed, _MANIFEST_BYTES * len(listed))
         self.data = [manifest for manifest in listed if manifest.content == ManifestContent.DATA]
         self._deletes = [manifest for manifest in listed if manifest.content == ManifestContent.DELETES]

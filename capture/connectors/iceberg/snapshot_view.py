@@ -120,6 +120,7 @@ class SnapshotView:
         Args:
             reading: Creates a context that translates errors.
         """
+        self._refuse_repeated()
         parts = [self._part(manifest, reading) for manifest in self._manifests.data]
         data = pa.concat_tables([part.files for part in parts] or [FILE_SCHEMA.empty_table()])
         if self._deletes:
@@ -141,6 +142,27 @@ class SnapshotView:
             columns=source.columns,
             parts=parts if self._whole else (),
             remarks=source.remarks,
+        )
+
+    def _refuse_repeated(self) -> None:
+        """Refuses a snapshot that lists a data file more than once: readers read its rows as often, which neither the
+        record of a file nor a plan can say.
+
+        Raises:
+            Unreadable: Names the file.
+        """
+        blocks = [block for manifest in self._manifests.data for block in self._manifests.files(manifest)]
+        locations = pa.chunked_array([block.locations for block in blocks], pa.string())
+        if pc.count_distinct(locations).as_py() == len(locations):
+            return
+        counts = locations.value_counts()
+        at = pc.index(pc.greater(counts.field("counts"), 1), True).as_py()
+        location, count = counts[at].as_py().values()
+        raise Unreadable(
+            f"snapshot {self._snapshot.snapshot_id} lists the data file {location} more than once, so that readers read"
+            f" its rows {count} times",
+            hint="commit a snapshot that has it once, as by deleting its rows and adding the file again, or by"
+            " rewriting the table's files",
         )
 
     def _part(self, manifest: ManifestFile, reading: Callable[[], Any]) -> FilePart:
@@ -291,6 +313,7 @@ class SnapshotView:
 
     def tasks(self) -> Iterator[ScanTask]:
         """Yields one scan task per live data file, with the deletes that apply to it."""
+        self._refuse_repeated()
         for entry in self._data():
             layout = self._layout(entry)
             deleted = self._index.deleted_rows(entry)
