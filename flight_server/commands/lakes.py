@@ -80,6 +80,9 @@ def _tell_tables(client: StatsClient, catalog: str, tables: list[Any], answer: A
             tell(name)
     for entry in unreadable:
         warn(f"statflight: {entry.get('table', catalog)}: {entry['error']}")
+    for entry in tables:
+        if isinstance(entry, dict) and entry.get("remark"):
+            warn(f"statflight: {entry['table']}: {entry['remark']}")
     if not names and not unreadable:
         say(f"{catalog}: no tables found")
     if unreadable:

@@ -51,6 +51,8 @@ def show(
                     _say_why_unknown(reader, name)
                 lacking = table_summary.uncaptured(reader, summary) if at == "current" and summary.rows else []
                 _write(summary, lacking, several=len(names) > 1)
+                if remark := table_summary.remark(reader, name):
+                    say(f"{name}: {remark}")
             return summary.columns
 
         if len(names) == 1 and not failed:

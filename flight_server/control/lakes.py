@@ -32,6 +32,7 @@ from store.model.errors import (
     UpstreamError,
 )
 from store.model.names import split_name
+from store.model.schemas import REMARK
 from store.queue.jobs import Job
 
 log = logging.getLogger("statflight.server")
@@ -321,6 +322,7 @@ class Lakes:
                         "snapshots": len(table["snapshots"]),
                         "current_snapshot_id": entry.current_snapshot_id,
                     }
+                    | ({"remark": remark} if (remark := table.get("properties", {}).get(REMARK)) else {})
                 )
         for error in errors:
             schema, name, reason = error["schema"], error["name"], error["reason"]

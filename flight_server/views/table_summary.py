@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from flight_server.views import shapes
 from flight_server.views.numbers import count, counted, percent
 from flight_server.views.reader import Leaf, Reader, read_table
 from store.model.errors import nearest
+from store.model.schemas import REMARK
 
 Row = dict[str, Any]
 
@@ -109,6 +111,12 @@ def uncaptured(reader: Reader, summary: TableSummary) -> list[Row]:
     known = {row["column_id"] for row in summary.rows}
     columns = read_table(reader, "information_schema.columns", summary.name, names).to_pylist()
     return [row for row in columns if row["column_id"] not in known and row["data_type"] != "STRUCT"]
+
+
+def remark(reader: Reader, name: str) -> str:
+    """What of a table is not read, and why; empty where there is nothing to say."""
+    texts = read_table(reader, "sys.tables", name, ["properties"])["properties"].to_pylist()
+    return str(json.loads(texts[0]).get(REMARK, "")) if texts and texts[0] else ""
 
 
 def require(reader: Reader, name: str, snapshot: str | int = "current") -> None:

@@ -101,6 +101,8 @@ KINDS: Final = (
 )
 PARTITION_SPECS: Final = "iceberg.partition-specs"
 """Property of an Iceberg table with buckets: all its partition specs, in Iceberg's JSON."""
+REMARK: Final = "statflight.remark"
+"""Property of a table of which less is read than its files seem to offer: what, why, and what to do."""
 FILE_NAMES: Final = "schema.name-mapping.default"
 """Property of an Iceberg table: the names by which its columns are found in files without ids, in Iceberg's JSON."""
 THETA: Final = "apache-datasketches-theta-v1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import ClassVar, Final
@@ -59,6 +60,7 @@ from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Folder, Lake, folder_at
 from capture.connectors.storage.places import NoLake, Place, Unreadable, batched, unknown_table
 from store.model.logical_types import Kind, LogicalType, parse
+from store.model.schemas import REMARK
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
 _PART: Final = 256  # approximate number of files per `FilePart`
@@ -131,7 +133,9 @@ class ParquetConnector(Connector):
             listing.root.name,
             layout.schema,
             partition_keys=tuple(layout.partitions),
-            properties={"format": "parquet"} | ({"parquet.field-ids": "true"} if layout.has_field_ids else {}),
+            properties={"format": "parquet"}
+            | ({"parquet.field-ids": "true"} if layout.has_field_ids else {})
+            | ({REMARK: remark} if (remark := self._stray(listing.files)) else {}),
             comments=layout.comments,
         )
 
@@ -371,6 +375,22 @@ class ParquetConnector(Connector):
         widths = {key: max(widths_seen) for key, widths_seen in ints.items() if len(widths_seen) > 1}
         kinds = {key: kind for key, (kind, _) in types.items()}
         return Layout(Schema(tuple(columns)), kinds, widths, comments, has_field_ids)
+
+    def _stray(self, listed: Sequence[DataFile]) -> str:
+        """The reason why directories `key=value` are no columns, with a file of each kind; empty if they are, or if
+        there are none."""
+        if self._hive != "auto":
+            return ""
+        of = Counter(tuple(key for key, _ in file.partition) for file in listed)
+        if len(of) < 2:
+            return ""
+        first = {tuple(key for key, _ in file.partition): file.relative for file in reversed(listed)}
+        (usual, _), *_, (stray, _) = of.most_common()
+        shown = (f"{'/'.join(keys) or 'none'} of {first[keys]}" for keys in (usual, stray))
+        return (
+            f"the directories key=value are not read as columns, because its files differ in partition keys:"
+            f" {', '.join(shown)}; move the file, or leave it out with a glob"
+        )
 
     def _partition_types(self, listed: Sequence[DataFile]) -> dict[str, tuple[LogicalType, bool]]:
         keys = [tuple(key for key, _ in file.partition) for file in listed]

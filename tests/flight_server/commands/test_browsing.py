@@ -74,6 +74,13 @@ def test_show_of_a_table_that_cannot_be_read_says_why(server, run):
     assert (status, err) == (0, f"{NAME}: nothing captured, for it cannot be read: no such file\n")
 
 
+def test_show_says_what_of_a_table_is_not_read(server, run):
+    server.rows("stats.columns", column_row())
+    server.rows("sys.tables", KEY | {"properties": '{"statflight.remark": "no columns of directories"}'})
+    status, _, err = run("show", NAME)
+    assert (status, err) == (0, f"{NAME}: no columns of directories\n")
+
+
 def test_show_fails_for_an_unknown_table_or_snapshot(server, run):
     assert run("show", NAME, "--snapshot", 5)[0] == 1
     server.rows("information_schema.tables")

@@ -22,6 +22,7 @@ from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import Unreadable
 from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 from store.model.logical_types import parse
+from store.model.schemas import REMARK
 from tests.capture.connectors.contract import ConnectorContract, Truth
 
 LAKES = Path(__file__).resolve().parents[5] / "shared/lakes"
@@ -307,9 +308,22 @@ def test_partition_value_of_a_file_without_rows_is_not_a_bound(tmp_path):
 def test_uneven_hive_partitions_are_ignored_or_refused(tmp_path):
     write(tmp_path / "t/year=2020/x.parquet", pa.table({"v": [1]}))
     write(tmp_path / "t/x.parquet", pa.table({"v": [1]}))
-    assert connector(tmp_path).describe("default", "t").partition_keys == ()
+    described = connector(tmp_path).describe("default", "t")
+    assert described.partition_keys == ()
+    assert "differ in partition keys: none of x.parquet, year of year=2020/x.parquet" in described.properties[REMARK]
     with pytest.raises(Unreadable, match="differ in partition keys"):
         connector(tmp_path, hive_partitioning="true").describe("default", "t")
+
+
+def test_the_odd_file_is_named_after_the_usual_ones(tmp_path):
+    for part in ("hour=00/a", "hour=01/b", "extra"):
+        write(tmp_path / f"t/{part}.parquet", pa.table({"v": [1]}))
+    remark = connector(tmp_path).describe("default", "t").properties[REMARK]
+    assert "hour of hour=00/a.parquet, none of extra.parquet" in remark
+    for options in ({"hive_partitioning": "false"}, {}):
+        if not options:
+            (tmp_path / "t/extra.parquet").unlink()
+        assert REMARK not in connector(tmp_path, **options).describe("default", "t").properties
 
 
 @pytest.mark.parametrize("column", [[1, 2], ["a", "b"], [{"y": 1}, {"y": 2}]], ids=str)
