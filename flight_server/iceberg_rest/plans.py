@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,11 +13,13 @@ from flight_server.app import App
 from flight_server.auth.principal import Principal
 from flight_server.conditions.exact_json import dumps
 from flight_server.iceberg_rest import made_up, pyiceberg_files
-from flight_server.iceberg_rest.expressions import columns_of, condition, texts
+from flight_server.iceberg_rest.expressions import Find, columns_of, condition, texts
 from flight_server.iceberg_rest.partitions import single_value
 from flight_server.iceberg_rest.pyiceberg_files import Asked
 from flight_server.iceberg_rest.residuals import residual_of
 from flight_server.iceberg_rest.tables import Served, Tables, url, values_of
+from flight_server.reads.scan_columns import Columns
+from flight_server.reads.scan_plan import ScanPlanner
 from store.duckdb.lru import LruCache
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidField, NotFound, Unimplemented
@@ -96,10 +98,9 @@ class Plans:
         )
         self._app.usage.note(table.table_key, tuple({*columns_of(filter), *texts(body.get("select"))}))
         files = plan.files.select(_COLUMNS)
-        if internal and filter is not None and served.is_made_up:
-            files = self._for_pyiceberg(
-                table, snapshot_id, files, served.specs[0], Asked(filter, find, body.get("select"))
-            )
+        if internal and (served.is_made_up or served.is_mapped):
+            looks = _Looks(self._app.planner, table, snapshot_id, columns, find)
+            files = _for_pyiceberg(files, served, Asked(filter, find, body.get("select")), looks, node)
         residual = None if filter is None else residual_of(filter, find)
         residual_bytes = len(dumps(residual))
         page = max(1, min(PAGE, RESIDUAL_BYTES // residual_bytes))
@@ -108,28 +109,6 @@ class Plans:
         if pages:
             self._plans.put(id, found, files.nbytes + residual_bytes)
         return answer | self._page(found, 0) | {"plan-tasks": [f"{id}.{number}" for number in pages]}
-
-    def _for_pyiceberg(
-        self, table: TableEntry, snapshot_id: int, files: pa.Table, partition: made_up.Partition, asked: Asked
-    ) -> pa.Table:
-        """The files of a plan in which pyiceberg finds the rows that there are.
-
-        Raises:
-            Unimplemented: It would find other rows of some file.
-        """
-
-        def kept(node: Node) -> pa.ChunkedArray:
-            return self._app.planner.plan(table, node, (), snapshot_id, find=asked.find).files["file_path"]
-
-        files, columns = pyiceberg_files.right(files, partition, asked, kept)
-        if columns:
-            names = ", ".join(sorted(columns))
-            raise Unimplemented(
-                f'pyiceberg would find other rows than there are: the files of "{table.full_name}" lack {names}, which'
-                " it takes for null where it is not selected, and to which null satisfies <> and NOT",
-                hint=f"select {names} too, without OR beside <> or NOT of it, or read with statflight's client.scan",
-            )
-        return files
 
     def page(self, caller: Principal, table: TableEntry, token: Any) -> dict[str, Any]:
         """A page of a plan.
@@ -151,11 +130,11 @@ class Plans:
             if plan.served.is_made_up:
                 raise Unimplemented(f'"{plan.table.full_name}" has deletion vectors of Delta')
             deletes = self._tables.row_deletes(plan.table, plan.snapshot_id)
-        partitions: dict[tuple[int | None, str | None], dict[str, Any]] = {}
+        partitions: dict[tuple[int | None, str | None, tuple[int, ...]], dict[str, Any]] = {}
         references: dict[int, int] = {}  # number of a delete file in the snapshot → in this page
         tasks = []
         for row in rows:
-            of_partition = (row["partition_spec_id"], row["partition_data_json"])
+            of_partition = row["partition_spec_id"], row["partition_data_json"], tuple(row.get("absent") or ())
             if (partition := partitions.get(of_partition)) is None:
                 partition = partitions[of_partition] = _partition(plan, *of_partition)
             path, count, applying = deletes["data_files"].get(row["file_path"], (None, row["row_count"], ()))
@@ -187,20 +166,62 @@ class Plans:
         )
 
 
-def _partition(plan: _Plan, spec_id: int | None, text: str | None) -> dict[str, Any]:
-    """Spec and partition values of a file."""
+@dataclass(frozen=True)
+class _Looks:
+    """What the planner knows of the files of a snapshot."""
+
+    planner: ScanPlanner
+    table: TableEntry
+    snapshot_id: int
+    columns: Columns
+    find: Find
+
+    def kept(self, node: Node | None) -> pa.ChunkedArray:
+        """Paths of the files that may have a row for which a condition is true."""
+        return self._planned(node, ())["file_path"]
+
+    def size_of(self, id: int, node: Node | None) -> pa.ChunkedArray | None:
+        """Bytes of a column in each of these files, null where they are unknown; None if the snapshot lacks it."""
+        column = self.columns.of_id(id)
+        return None if column is None else self._planned(node, [column.name])["bytes_to_read"]
+
+    def _planned(self, node: Node | None, names: Sequence[str]) -> pa.Table:
+        return self.planner.plan(self.table, node, names, self.snapshot_id, find=self.find).files
+
+
+def _for_pyiceberg(files: pa.Table, served: Served, asked: Asked, looks: _Looks, node: Node | bool) -> pa.Table:
+    """The files of a plan in which pyiceberg finds the rows that there are.
+
+    Raises:
+        Unimplemented: It would find other rows of some file.
+    """
+    if not served.is_made_up:
+        planned = None if isinstance(node, bool) else node
+        files = pyiceberg_files.with_absent(files, served, asked, lambda id: looks.size_of(id, planned))
+    files, columns = pyiceberg_files.right_ones(files, served, asked, looks.kept)
+    if columns:
+        names = ", ".join(sorted(columns))
+        raise Unimplemented(
+            f'pyiceberg would find other rows than there are: files of "{looks.table.full_name}" lack {names}, which it'
+            " takes for null where it is not selected, and to which null satisfies <> and NOT",
+            hint=f"select {names} too, without OR beside <> or NOT of it, or read with statflight's client.scan",
+        )
+    return files if served.is_made_up else pyiceberg_files.with_absent_ones_read(files, asked)
+
+
+def _partition(plan: _Plan, spec_id: int | None, text: str | None, absent: Sequence[int]) -> dict[str, Any]:
+    """Spec and partition values of a file.
+
+    Args:
+        absent: See `pyiceberg_files.with_absent`.
+    """
     served = plan.served
     if served.is_made_up:
         whole = values_of(text, served.specs[0])
         nulls = [value is None for value in whole]
         kept = [(value, type) for value, (_, type) in zip(whole, served.specs[0], strict=True) if value is not None]
         values = [single_value(value, type, internal=plan.internal) for value, type in kept]
-        pairs = zip(values, kept, strict=True)
-        if plan.internal and any(isinstance(value, str) and type.startswith("decimal") for value, (_, type) in pairs):
-            raise Unimplemented(
-                f'"{plan.table.full_name}" has decimals as partition values, which pyiceberg cannot read from a plan',
-                hint="read it with statflight's client.scan, or with Spark",
-            )
+        _check_decimals(plan, zip(values, (type for _, type in kept), strict=True))
         return {"spec-id": made_up.spec_id(nulls), "partition": values}
     spec_id = spec_id or 0
     if spec_id not in served.specs:
@@ -208,9 +229,33 @@ def _partition(plan: _Plan, spec_id: int | None, text: str | None) -> dict[str, 
     partition = served.specs[spec_id]
     pairs = zip(values_of(text, partition), partition, strict=True)
     values = [single_value(value, type, internal=plan.internal) for value, (_, type) in pairs]
-    if plan.internal and None in values:  # pyiceberg refuses nulls, and needs only values of columns that files lack
-        return {"spec-id": spec_id}
-    return {"spec-id": spec_id, "partition": values}
+    sources = served.sources[spec_id]
+    told_of = zip(sources, values, partition, strict=True)
+    _check_decimals(plan, [(value, type) for id, value, (_, type) in told_of if id in absent])
+    if not plan.internal or None not in values:
+        return {"spec-id": spec_id, "partition": values}
+    of_columns = {id: value for id, value in zip(sources, values, strict=True) if id is not None}
+    told = pyiceberg_files.partition_of(served, spec_id, of_columns, absent)
+    if told is None:
+        raise Unimplemented(
+            f'"{plan.table.full_name}" has files without the columns of their partition, whose values {text} pyiceberg'
+            " cannot read from a plan for the null among them",
+            hint="select none of these columns, or read it with statflight's client.scan, or with Spark",
+        )
+    return told
+
+
+def _check_decimals(plan: _Plan, values: Iterable[tuple[Any, str]]) -> None:
+    """Refuses values that pyiceberg needs and JSON lacks.
+
+    Args:
+        values: Values as they are sent, each with its type.
+    """
+    if plan.internal and any(isinstance(value, str) and type.startswith("decimal") for value, type in values):
+        raise Unimplemented(
+            f'"{plan.table.full_name}" has decimals as partition values, which pyiceberg cannot read from a plan',
+            hint="read it with statflight's client.scan, or with Spark",
+        )
 
 
 def _integer(body: Mapping[str, Any], name: str) -> int:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.iceberg_rest.expressions import Find, columns_of, texts
-from flight_server.iceberg_rest.made_up import Partition
 from flight_server.iceberg_rest.pyiceberg_rows import Lacking, Rows
-from flight_server.iceberg_rest.tables import values_of
+from flight_server.iceberg_rest.tables import Served
 from store.model.bounds import canonical
 from store.model.errors import InvalidArgument
 from store.model.predicates.pruning import Column
@@ -24,50 +25,111 @@ MOST_LOOKS: Final = 16  # at the bounds of files, for one plan
 
 @dataclass(frozen=True)
 class Asked:
-    """A filter that `expressions.condition` reads, and the columns to be read."""
+    """A filter that `expressions.condition` reads, None for none, and the columns to be read."""
 
     filter: Any
     find: Find
     select: Any
 
-    def shows(self, column: Column) -> bool:
-        """True if a column is among those to be read: the ones named, all if none is."""
+    @cached_property
+    def named(self) -> Mapping[int, Column]:
+        """The columns of the filter, by id."""
+        return {column.id: column for column in map(self.find, columns_of(self.filter))}
+
+    def shows(self, id: int) -> bool:
+        """True if a column is among those to be read: the ones selected, all if none is."""
+        return self._shown is None or id in self._shown
+
+    @cached_property
+    def _shown(self) -> set[int] | None:
         names = texts(self.select)
         if not isinstance(self.select, list) or "*" in names:
-            return True
+            return None
+        shown = set()
         for name in names:
             with suppress(InvalidArgument):  # the client refuses it
-                if self.find(name).id == column.id:
-                    return True
-        return False
+                shown.add(self.find(name).id)
+        return shown
+
+
+def with_absent(
+    files: pa.Table, served: Served, asked: Asked, size_of: Callable[[int], pa.ChunkedArray | None]
+) -> pa.Table:
+    """The files of an Iceberg table, and in `absent` the ids of the columns whose values are those of the partition and
+    which a file lacks, or may lack, as far as they are among the columns asked for.
+
+    Args:
+        files: Files with `partition_spec_id`.
+        size_of: Id of a column → its bytes in each file, null where they are unknown; None if they are for all.
+    """
+    sources = {id for of_spec in served.sources.values() for id in of_spec if id is not None}
+    wanted = sorted(id for id in sources if asked.shows(id) or id in asked.named)
+    sizes = {id: size_of(id) for id in wanted}
+    is_there = {
+        id: [False] * files.num_rows if size is None else pc.greater(size, 0).fill_null(False).to_pylist()
+        for id, size in sizes.items()
+    }
+    absent = [
+        [id for id in wanted if id in served.sources.get(spec, ()) and not is_there[id][at]]
+        for at, spec in enumerate(files["partition_spec_id"].fill_null(0).to_pylist())
+    ]
+    return files.append_column("absent", pa.array(absent, pa.list_(pa.int32())))
+
+
+def with_absent_ones_read(files: pa.Table, asked: Asked) -> pa.Table:
+    """The files, and in `absent` only ids of columns that are read."""
+    read = [[id for id in ids if asked.shows(id)] for ids in files["absent"].to_pylist()]
+    return files.set_column(files.num_columns - 1, "absent", pa.array(read, pa.list_(pa.int32())))
+
+
+def right_ones(
+    files: pa.Table, served: Served, asked: Asked, kept: Callable[[Node], pa.ChunkedArray]
+) -> tuple[pa.Table, set[str]]:
+    """Files as of `right`, each without the columns that it lacks.
+
+    Args:
+        files: Files with the column `absent`, unless the metadata of the table is made up.
+    """
+    if served.is_made_up:
+        return right(files, {asked.find(name).id: name for name, _ in served.specs[0]}, asked, kept)
+    alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for at, (spec, absent) in enumerate(
+        zip(files["partition_spec_id"].fill_null(0).to_pylist(), files["absent"].to_pylist(), strict=True)
+    ):
+        alike.setdefault((spec, tuple(absent)), []).append(at)
+    found, columns = [files.slice(0, 0)], set[str]()
+    for (spec, absent), rows in alike.items():
+        named = zip(served.sources.get(spec, ()), served.specs.get(spec, ()), strict=True)
+        names = {id: name for id, (name, _) in named if id is not None and id in absent}
+        some, of_some = right(files.take(rows), names, asked, kept)
+        found.append(some)
+        columns |= of_some
+    return pa.concat_tables(found), columns
 
 
 def right(
-    files: pa.Table, partition: Partition, asked: Asked, kept: Callable[[Node], pa.ChunkedArray]
+    files: pa.Table, absent: Mapping[int, str], asked: Asked, kept: Callable[[Node], pa.ChunkedArray]
 ) -> tuple[pa.Table, set[str]]:
     """The files without those of which no row is to be found; and the columns because of which pyiceberg would find
     other rows than there are, none if it is right.
 
     Args:
         files: Files with `file_path` and `partition_data_json`.
-        partition: The columns that the files lack.
+        absent: Id of a column that the files lack, or may lack → its name in `partition_data_json`.
         kept: Condition → paths of the files that may have a row for which it is true.
     """
-    named = {column.name: column for column in map(asked.find, columns_of(asked.filter))}
-    of_condition = [name for name, _ in partition if name in named]
-    if not of_condition or not files.num_rows:
+    tested = absent.keys() & asked.named.keys()
+    if not tested or not files.num_rows:
         return files, set()
     coded = files["partition_data_json"].combine_chunks().fill_null("{}").dictionary_encode()
-    groups = [
-        dict(zip((n for n, _ in partition), values_of(t, partition), strict=True)) for t in coded.dictionary.to_pylist()
-    ]
+    groups = [json.loads(text) for text in coded.dictionary.to_pylist()]
     lacking = {
-        named[name].id: Lacking(
-            named[name].type,
-            pa.array([_text(values[name], named[name]) for values in groups], pa.string()),
-            asked.shows(named[name]),
+        id: Lacking(
+            asked.named[id].type,
+            pa.array([_text(values.get(absent[id]), asked.named[id]) for values in groups], pa.string()),
+            asked.shows(id),
         )
-        for name in of_condition
+        for id in tested
     }
     rows = Rows(asked.filter, asked.find, lacking, len(groups))
     group_of = coded.indices.to_numpy()
@@ -89,3 +151,27 @@ def right(
 def _text(value: Any, column: Column) -> str | None:
     """The canonical text of a partition's value; None for null."""
     return None if value is None or column.type is None else canonical(str(value), column.type)
+
+
+def partition_of(
+    served: Served, spec_id: int, values: Mapping[int, Any], absent: Collection[int]
+) -> dict[str, Any] | None:
+    """Spec and partition of a file of an Iceberg table with a null among its partition values, which pyiceberg refuses;
+    None if there is none by which it reads the file right.
+
+    It looks up the columns that a file lacks, by position, in the file's partition, if the metadata has the spec.
+
+    Args:
+        values: Id of a column → its value in the partition, null for null.
+        absent: Ids of the columns that the file lacks, or may lack, and that are read.
+    """
+    if not absent:
+        return {"spec-id": spec_id}
+    known = {id for id in absent if values.get(id) is not None}
+    if not known:
+        return {"spec-id": max(served.specs, default=0) + 1}
+    for id, sources in served.sources.items():
+        told = [values.get(source) if source is not None else None for source in sources]
+        if known <= set(sources) and None not in told:
+            return {"spec-id": id, "partition": told}
+    return None

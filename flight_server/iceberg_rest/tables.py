@@ -32,6 +32,9 @@ class Served:
         specs: Spec id → partition: names in `partition_data_json` and Iceberg types. Of made-up metadata one, by which
             `made_up.spec_id` tells the spec of a file.
         columns: Name of a column in the current schema → its id; None for the names of the snapshot.
+        sources: Spec id → for each field of the partition the id of the column whose value it has; None of a transform.
+        is_mapped: The table has a name mapping, so that there may be files which Iceberg did not write. Iceberg's
+            writers put all columns into a file, those of the partition too.
     """
 
     metadata_location: str
@@ -39,6 +42,8 @@ class Served:
     specs: Mapping[int, made_up.Partition]
     is_made_up: bool = False
     columns: Mapping[str, int] | None = field(default=None, repr=False)
+    sources: Mapping[int, Sequence[int | None]] = field(default_factory=dict)
+    is_mapped: bool = False
 
     def shown(self, snapshot_id: int) -> int:
         """The id of a snapshot in the metadata. Made-up ids are one higher: Delta's begin with 0, Iceberg's do not."""
@@ -214,6 +219,13 @@ def _of_document(document: Mapping[str, Any], location: str) -> Served:
             ]
             for spec in specs
         },
+        sources={
+            spec.get("spec-id", 0): [
+                part["source-id"] if part["transform"] == "identity" else None for part in spec["fields"]
+            ]
+            for spec in specs
+        },
+        is_mapped="schema.name-mapping.default" in (document.get("properties") or {}),
     )
 
 

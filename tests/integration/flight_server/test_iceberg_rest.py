@@ -18,8 +18,12 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import RESTError
 from pyiceberg.expressions import EqualTo
+from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StringType
 
 from tests.capture.connectors import iceberg_tables as built
@@ -231,6 +235,68 @@ def test_names_are_those_of_the_current_schema(site):
             scan = found.scan(row_filter=filter, snapshot_id=snapshot)
             assert len(list(scan.plan_files())) == files, (snapshot, filter)
     assert found.scan(row_filter="id = 101").to_arrow()["b"].to_pylist() == [1]
+
+
+def migrated(root: Path, values: list[tuple[str | None, int | None]]) -> None:
+    """A table of files that Iceberg did not write: without ids, and without the columns of their partition."""
+    schema = Schema(
+        NestedField(1, "id", LongType()), NestedField(2, "p", StringType()), NestedField(3, "q", LongType())
+    )
+    parts = [PartitionField(id, 998 + id, IdentityTransform(), name) for id, name in ((2, "p"), (3, "q"))]
+    mapping = [{"field-id": id, "names": [name]} for id, name in enumerate(("id", "p", "q"), 1)]
+    table = built.simple_table(
+        root,
+        schema,
+        partition_spec=PartitionSpec(*parts),
+        properties={"schema.name-mapping.default": json.dumps(mapping)},
+    )
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        for at, partition in enumerate(values):
+            path = root / f"{at}.parquet"
+            pq.write_table(pa.table({"id": [at]}), path)
+            file = DataFile.from_args(
+                file_path=f"file://{path}",
+                file_format=FileFormat.PARQUET,
+                partition=Record(*partition),
+                record_count=1,
+                file_size_in_bytes=path.stat().st_size,
+                column_sizes={1: 40},
+                value_counts={1: 1},
+                null_value_counts={1: 0},
+            )
+            file.spec_id = 0
+            append.append_data_file(file)
+
+
+def test_a_migrated_table_with_nulls_among_its_partition_values(site):
+    migrated(site.root / "migrated", [("a", 1), (None, None), ("b", 2)])
+    site.connect("migrated", "iceberg", site.root / "migrated/warehouse")
+    table = site.table("migrated", *_namespace(site, "migrated"), "t")
+    found = table.scan().to_arrow().sort_by("id").to_pydict()
+    assert found == {"id": [0, 1, 2], "p": ["a", None, "b"], "q": [1, None, 2]}
+    for filter, expected in {
+        "p = 'b'": [2],
+        "p <> 'b'": [0],
+        "q is null": [1],
+        "q is not null or id = 1": [0, 1, 2],
+    }.items():
+        assert ids(table.scan(row_filter=filter)) == expected, filter
+    assert ids(table.scan(row_filter="id > 0", selected_fields=("id",))) == [1, 2]
+    with pytest.raises(RESTError, match="lack p"):
+        table.scan(row_filter="p = 'b'", selected_fields=("id",)).to_arrow()
+
+
+def test_a_migrated_table_with_a_null_beside_another_partition_value(site):
+    migrated(site.root / "beside", [("a", 1), ("b", None)])
+    site.connect("beside", "iceberg", site.root / "beside/warehouse")
+    table = site.table("beside", *_namespace(site, "beside"), "t")
+    with pytest.raises(RESTError, match="for the null among them"):
+        table.scan().to_arrow()
+    assert ids(table.scan(row_filter="q = 1")) == [0]
+    assert table.scan(selected_fields=("id", "q")).to_arrow().sort_by("id").to_pydict() == {
+        "id": [0, 1],
+        "q": [1, None],
+    }
 
 
 def test_a_table_that_nothing_was_written_to_has_no_rows(site):
