@@ -141,13 +141,29 @@ def percent_null(row: Row) -> str:
 
 
 def distinct(row: Row) -> str:
-    """The number of distinct values, with the half-width of its 95 % interval unless it is exact."""
-    ndv, lower, upper = row["ndv"], row["ndv_lower"], row["ndv_upper"]
-    if ndv is None:
+    """The number of distinct values, with the half-width of its 95 % interval if it has one."""
+    if (ndv := row["ndv"]) is None:
         return ""
-    if row["ndv_exact"] or lower is None or upper is None or not ndv:
-        return count(ndv) if row["ndv_exact"] else f"~{count(ndv)}"
+    if row["ndv_exact"]:
+        return count(ndv)
+    if (interval := interval_of_ndv(row)) is None or not ndv:
+        return f"~{count(ndv)}"
+    lower, upper = interval
     return f"{count(ndv)} ±{max(upper - ndv, ndv - lower) / ndv * 100:.1f}%"
+
+
+def interval_of_ndv(row: Row) -> tuple[float, float] | None:
+    """The 95 % interval of the distinct values of a row.
+
+    Returns:
+        None if the number is exact, if the interval is unknown, or if the distribution is of another snapshot than the
+        counts beside it, about which its interval says nothing.
+    """
+    lower, upper = row["ndv_lower"], row["ndv_upper"]
+    is_another = row.get("distribution_snapshot_id") not in (None, row.get("snapshot_id"))
+    if row["ndv_exact"] or lower is None or upper is None or is_another:
+        return None
+    return lower, upper
 
 
 def bound(text: str | None, exact: bool | None, sign: str, longest: int = 28) -> str:

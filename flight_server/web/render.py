@@ -41,6 +41,7 @@ def environment() -> Environment:
         "age": table_summary.age,
         "freshness": _freshness,
         "distinct": table_summary.distinct,
+        "interval": _interval,
         "rounded": numbers.known,
         "nulls": _nulls,
         "nans": _nans,
@@ -127,6 +128,12 @@ def _freshness(row: Row) -> str:
 def _nulls(row: Row) -> str:
     words = table_summary.percent_null(dict(row))
     return f"{words} %" if words else ""
+
+
+def _interval(row: Row) -> str:
+    """The 95 % interval of the distinct values; empty where there is none."""
+    interval = table_summary.interval_of_ndv(dict(row))
+    return "" if interval is None else " – ".join(map(numbers.count, interval))
 
 
 def _nans(row: Row) -> str:

@@ -189,6 +189,13 @@ def test_distinct_count_text(ndv, exact, lower, upper, text):
     assert table_summary.distinct({"ndv": ndv, "ndv_exact": exact, "ndv_lower": lower, "ndv_upper": upper}) == text
 
 
+def test_error_of_another_snapshot_is_not_shown():
+    row = {"ndv": 6000.0, "ndv_exact": False, "ndv_lower": 5800.0, "ndv_upper": 6000.0, "snapshot_id": 2}
+    assert table_summary.distinct(row | {"distribution_snapshot_id": 2}) == "6,000 ±3.3%"
+    assert table_summary.distinct(row | {"distribution_snapshot_id": 1}) == "~6,000"
+    assert table_summary.interval_of_ndv(row | {"distribution_snapshot_id": 1}) is None
+
+
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
