@@ -40,6 +40,10 @@ class Distance(NamedTuple):
         """The greater of both measures."""
         return max(self.shares, self.tails)
 
+    def least(self, unseen: float) -> float:
+        """The least value possible if a share of the rows is in no sketch; the tails are less their error already."""
+        return max(0.0, self.shares - self.error - unseen, self.tails if not unseen else 0.0)
+
     def most(self, unseen: float) -> float:
         """The greatest value possible if a share of the rows is in no sketch: all of them may lie beyond a fence."""
         gap = abs(self.beyond[0] - self.beyond[1]) + unseen

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
 from itertools import takewhile
-from typing import Any
+from typing import Any, Final
 
 from flight_server.checks import drift, learned, measures, references, statements
 from flight_server.checks.found import Found
@@ -22,6 +25,10 @@ from flight_server.views.table_summary import Row, TableSummary
 from store.model.errors import InvalidArgument
 from store.model.logical_types import MEASURED, NESTED, NUMERIC
 from store.model.names import is_pattern
+from store.model.sketches import is_partial, theta_bounds
+
+DEVIATIONS: Final = 5.0  # of a sketch: values beyond are impossible
+_OWN: Final = ("row_count", "null_count", "ndv", "ndv_exact", "ndv_lower", "ndv_upper")
 
 
 class _NoHistory(Exception):
@@ -35,6 +42,7 @@ def check(
     against: int | str | None = None,
     now: datetime | None = None,
     only_timely: bool = False,
+    allow_inherited: bool = False,
 ) -> list[Result]:
     """Evaluates the rules that apply to a table.
 
@@ -44,6 +52,7 @@ def check(
         against: Snapshot to compare with, for rules that name none: an id, or "previous" for the captured one before
             the current. When there is none, rules that compare with it have no result.
         only_timely: Gives only results that time alone may turn.
+        allow_inherited: Lets distributions of earlier snapshots decide.
 
     Raises:
         InvalidArgument: A rule compares snapshots and names none, and `against` is None.
@@ -59,7 +68,8 @@ def check(
     if against is not None and against != PREVIOUS:
         table_summary.require(reader, table, against)
     facts = table_summary.gather(reader, table, "current")
-    subject = _Subject(reader, facts, "current", against, now or datetime.now(UTC), only_timely)
+    subject = _Subject(reader, facts, "current", against, now or datetime.now(UTC))
+    subject.only_timely, subject.allow_inherited = only_timely, allow_inherited
     return [result for rule in mine for result in subject.results(rule)]
 
 
@@ -77,6 +87,14 @@ def compare(
     return [result for rule in rules for result in subject.results(rule)]
 
 
+def _shown(value: Any) -> float | str:
+    """A value as results have it."""
+    if isinstance(value, Fraction):
+        return value.numerator if value.denominator == 1 else nearest_float(value)
+    shown: float | str = value.text if isinstance(value, measures.Ordered) else value
+    return shown
+
+
 class _Subject:
     """A table's statistics, read once and used by each rule."""
 
@@ -87,10 +105,10 @@ class _Subject:
         at: int | str,
         against: int | str | None,
         now: datetime,
-        only_timely: bool = False,
     ):
         self._reader, self._table, self._facts = reader, facts.name, facts
-        self._at, self._against, self._now, self._only_timely = at, against, now, only_timely
+        self._at, self._against, self._now = at, against, now
+        self.only_timely = self.allow_inherited = False
         self._sketches: dict[tuple[int | str, str], dict[int, Row]] = {}
         self._records: dict[int | None, list[Row]] = {}
         self.older: dict[int | str, TableSummary] = {}
@@ -99,7 +117,7 @@ class _Subject:
         if rule.compares and self._against_of(rule) == PREVIOUS and self._previous is None:
             return  # a first snapshot has no predecessor
         if rule.measure == LEARNED:
-            yield from learned.results(self._reader, self._facts, rule, self._now, self._only_timely)
+            yield from learned.results(self._reader, self._facts, rule, self._now, self.only_timely)
             return
         if rule.is_of_table:
             with suppress(_NoHistory):
@@ -113,8 +131,11 @@ class _Subject:
         rows = [row for row in self._facts.rows if rule.takes(row["column_name"] or "")]
         exists = not rows and self._may_come(rule)
         if exists or not (rows or any(map(is_pattern, rule.columns))):
-            why = "nothing captured at the current snapshot" if exists else "no such column"
-            yield self._judged(rule, ", ".join(rule.columns) or None, None, None, why, pending=exists)
+            named = ", ".join(rule.columns) or None
+            if exists:
+                yield self._unknown(rule, named, None, "nothing captured at the current snapshot")
+            else:
+                yield self._failed(rule, named, None, "no such column")
         for row in rows:
             try:
                 yield self._result(rule, row)
@@ -123,8 +144,8 @@ class _Subject:
             except measures.DoesNotApply as why:
                 # A rule for all columns skips those it does not apply to; for a named column that is an error.
                 if not all(map(is_pattern, rule.columns)):
-                    at = row["snapshot_id"]
-                    yield self._judged(rule, row["column_name"], None, at, str(why), why.pending)
+                    judged = self._unknown if why.pending else self._failed
+                    yield judged(rule, row["column_name"], row["snapshot_id"], str(why))
 
     def _may_come(self, rule: Rule) -> bool:
         """True if a rule's columns have no statistics yet; False if there are no such columns."""
@@ -136,73 +157,94 @@ class _Subject:
         column = None if row is None else row["column_name"]
         snapshot_id = None if about is None else about["snapshot_id"]
         try:
-            if rule.of_change:
-                value, detail = self._change(rule, row)
-            else:
-                value, detail = self._of_table(rule) if row is None else self._of_column(rule, row)
-            found, told = self._limits(rule, row)
-            limits = [limit.value for limit in found]
-            detail = "; ".join(filter(None, (detail, told)))
-            measures.require_comparable(row, value, limits)
-            self._require_certain(rule, row, value, found)
+            found = self._found(rule, row)
+            limits, told = self._limits(rule, row)
+            measures.require_comparable(row, found.value, [limit.value for limit in limits])
+        except measures.NeverKnown as why:
+            return self._failed(rule, column, snapshot_id, str(why))
         except measures.UnknownValue as why:
-            return self._judged(
-                rule, column, None, snapshot_id, str(why), pending=not isinstance(why, measures.NeverKnown)
-            )
-        at = measures.inherited_from(about, rule.measure)
-        if rule.measure in ("drift", CONTAINMENT) and about is not None:
-            sketch = self._sketch(self._at, about["column_id"], "NDV" if rule.measure == CONTAINMENT else "QUANTILES")
-            at = sketch["snapshot_id"] if sketch is not None and sketch["freshness"] == "INHERITED" else None
-        inherited = at is not None and rule.measure != "age_seconds"
-        if inherited:
-            snapshot_id = at
-            detail = "; ".join(filter(None, (detail, f"inherited from {snapshot_id}")))
-        inherited = inherited or any(limit.inherited for limit in found)
-        return self._judged(rule, column, value, snapshot_id, detail, inherited, limits)
-
-    def _judged(
-        self,
-        rule: Rule,
-        column: str | None,
-        value: Any,
-        snapshot_id: int | None,
-        detail: str,
-        pending: bool = False,
-        limits: Sequence[Any] = (),
-    ) -> Result:
-        state = State.of(rule.level, passed=value is not None and rule.condition.holds(value, limits))
-        shown: float | str | None = value.text if isinstance(value, measures.Ordered) else value
-        if isinstance(value, Fraction):
-            shown = value.numerator if value.denominator == 1 else nearest_float(value)
+            return self._unknown(rule, column, snapshot_id, str(why))
+        all_decide = all(one.decides for one in (found, *limits))
+        verdict = rule.condition.verdict(found, limits) if all_decide else None
+        notes = [found.between, found.note, told, found.origin]
+        if not all_decide:
+            notes.append("a distribution of another snapshot decides only where inherited values are allowed")
+        elif verdict is None and not found.is_certain and rule.measure in ("min", "max"):
+            notes.append("reading the column tells")
         return Result(
-            self._table, column, rule.text, rule.measure, rule.level, state, shown, snapshot_id, detail, pending
+            self._table,
+            column,
+            rule.text,
+            rule.measure,
+            rule.level,
+            State.of(rule.level, passed=verdict),
+            _shown(found.value),
+            snapshot_id if found.at is None else found.at,
+            "; ".join(filter(None, notes)),
+            any(one.at is not None for one in (found, *limits)),
         )
 
-    def _require_certain(self, rule: Rule, row: Row | None, value: Any, limits: Sequence[Found]) -> None:
-        """Raises `UnknownValue` if rows or digits that the statistics lack could make a rule fail that passes."""
-        if not rule.condition.holds(value, [limit.value for limit in limits]):
-            return
-        mine = Found(value, None if row is None or rule.of_change else self._extent(rule.measure, row))
-        if not any(one.extent for one in (mine, *limits)) or rule.condition.holds_between(*mine.ends, limits):
-            return
-        open_ended = [("", mine), *(("the limit is ", limit) for limit in limits)]
-        told = [what + measures.text_between(*one.extent) for what, one in open_ended if one.extent]
-        hint = "; reading the column tells" if mine.extent and rule.measure in ("min", "max") else ""
-        raise measures.UnknownValue(", ".join(told) + hint)
+    def _unknown(self, rule: Rule, column: str | None, snapshot_id: int | None, why: str) -> Result:
+        """The result of a rule whose value is unknown until a capture tells it."""
+        state = State.of(rule.level, passed=None)
+        return Result(self._table, column, rule.text, rule.measure, rule.level, state, None, snapshot_id, why, True)
 
-    def _extent(self, measure: str, row: Row, of: str = "") -> tuple[Any, Any] | None:
-        return measures.extent(measure, row, self._is_sample(measure, row), of)
+    def _failed(self, rule: Rule, column: str | None, snapshot_id: int | None, why: str) -> Result:
+        """The result of a rule that no capture lets pass."""
+        state = State.of(rule.level, passed=False)
+        return Result(self._table, column, rule.text, rule.measure, rule.level, state, None, snapshot_id, why)
+
+    def _found(self, rule: Rule, row: Row | None) -> Found:
+        """The value that a rule is about."""
+        if rule.of_change:
+            return self._change(rule, row)
+        return self._of_table(rule) if row is None else self._of_column(rule, row)
+
+    def _measured(self, measure: str, row: Row) -> Found:
+        """The value of a measure in a record of the table or of a column."""
+        at = measures.inherited_from(row, measure)
+        row = self._with_own_counts(measure, row)
+        value, note = measures.value_in(row, measure)
+        is_sample = self._is_sample(measure, row)
+        extent = measures.extent(measure, row, is_sample, lambda: self._distinct(row))
+        if extent is not None and is_sample and measure not in ("min", "max"):
+            note = "of a sample; capture without sampling"
+        return Found(value, extent, note, at, self._decides(measure, at))
+
+    def _decides(self, measure: str, at: int | None) -> bool:
+        """True if a value that is inherited from a snapshot, None for none, may decide a rule."""
+        return at is None or measure not in measures.OF_DISTRIBUTION or self.allow_inherited
+
+    def _with_own_counts(self, measure: str, row: Row) -> Row:
+        """A record with the counts, and the exactness, of the snapshot that a measure is of."""
+        at = measures.snapshot_of(row, measure)
+        if measure not in measures.OF_ROWS or at in (None, row["snapshot_id"]):
+            return row
+        own = next((one for one in self._stored(row) if one["snapshot_id"] == at), dict[str, Any]())
+        return row | {name: own.get(name) for name in _OWN}
+
+    def _distinct(self, row: Row) -> tuple[float, float] | None:
+        """The numbers of distinct values that agree with the sketch of a record's distribution; None without one."""
+        at = measures.snapshot_of(row, "ndv")
+        sketch = None if at is None else self._sketch(at, row["column_id"], "NDV")
+        if sketch is None or sketch["snapshot_id"] != at:
+            return None
+        low, high = theta_bounds(sketch["data"], DEVIATIONS)
+        if is_partial(sketch["params"]):
+            told = json.loads(sketch["params"] or "{}")
+            high += max(told["rows"] - told["rows_seen"], 0) if {"rows", "rows_seen"} <= told.keys() else math.inf
+        return low, high
 
     def _is_sample(self, measure: str, row: Row) -> bool:
         """True if the record of a column, or its distribution, is of a part of the rows."""
-        at = row["distribution_snapshot_id"]
+        at = row.get("distribution_snapshot_id")
         if measure not in measures.OF_DISTRIBUTION or at in (None, row["snapshot_id"]):
             return bool(row["completeness"] == "PARTIAL")
         return any(one["snapshot_id"] == at and one["completeness"] == "PARTIAL" for one in self._stored(row))
 
     # Measures.
 
-    def _change(self, rule: Rule, row: Row | None) -> tuple[float | Fraction, str]:
+    def _change(self, rule: Rule, row: Row | None) -> Found:
         """The change of a measure since another snapshot: a share of its value there if the limits are in %."""
         old, new = self._record_at(self._compared(rule), row), self._facts.table if row is None else row
         at = measures.inherited_from(new, rule.measure)
@@ -214,56 +256,52 @@ class _Subject:
             old = self._record_at(earlier[-1]["snapshot_id"], row)
         if old is None or new is None:
             raise measures.UnknownValue("not captured at both snapshots")
-        is_sampled = rule.measure in measures.OF_DISTRIBUTION
-        for one in (old, new):
-            if measures.is_uncertain(one, rule.measure) or (is_sampled and self._is_sample(rule.measure, one)):
-                raise measures.uncertain(rule.measure)
-        was, now = (measures.value_in(one, rule.measure)[0] for one in (old, new))
-        if not isinstance(was, float | Fraction) or not isinstance(now, float | Fraction):
+        was, now = (self._measured(rule.measure, one) for one in (old, new))
+        if not isinstance(was.value, float | Fraction) or not isinstance(now.value, float | Fraction):
             raise measures.DoesNotApply(f"the {rule.measure} of a {measures.kind_of(new)} is no number")
-        change = now - was
-        if change != change:
-            raise measures.UnknownValue(f"{number(was)} → {number(now)}, which has no difference")
-        share = change / (was if was > 0 else -was) if was else None
-        shown = ("" if change < 0 else "+") + (number(change) if share is None else f"{number(100 * share)}%")
-        detail = f"{number(was)} → {number(now)} ({shown})"
+        ends = f"{number(was.value)} → {number(now.value)}"
+        if now.value - was.value != now.value - was.value:
+            raise measures.NeverKnown(f"{ends}, which has no difference")
+        change, share = now.change_since(was)
+        shown = number(change.value, sign="+") if share is None else f"{number(100 * share.value, sign='+')}%"
         if not any(limit.percent for limit in rule.condition.limits):
-            return change, detail
+            return replace(change, note=f"{ends} ({shown})")
         if share is None:
-            raise measures.UnknownValue(f"{detail}, which is no percentage of 0")
-        return share, detail
+            raise measures.NeverKnown(f"{ends} ({shown}), which is no percentage of 0")
+        return replace(share, note=f"{ends} ({shown})")
 
-    def _of_table(self, rule: Rule) -> tuple[Any, str]:
+    def _of_table(self, rule: Rule) -> Found:
         measure = rule.measure
-        if measure == SELECT:
-            return statements.value_of(self._reader, rule.of, self._table), ""
-        if measure == "schema_changes":
-            return self._schema_changes(self._compared(rule))
         if measure == "age_seconds":
-            return self._age()
+            return Found(*self._age())
+        at = measures.inherited_from(self._facts.table, measure)
+        if measure == SELECT:
+            return Found(statements.value_of(self._reader, rule.of, self._table), at=at)
+        if measure == "schema_changes":
+            return replace(self._schema_changes(self._compared(rule)), at=at)
         if self._facts.table is None:
             raise measures.UnknownValue("nothing captured at the current snapshot")
-        return measures.value_in(self._facts.table, measure)
+        return self._measured(measure, self._facts.table)
 
-    def _age(self) -> tuple[float, str]:
+    def _age(self) -> tuple[float, None, str]:
         """Seconds since the current snapshot was committed; since its capture if the commit time is unknown."""
         current = [row for row in self._snapshots() if self._is_now(row)]
         committed = current[0]["committed_at"] if current else None
         if committed is not None:
-            return (self._now - committed).total_seconds(), ""
+            return (self._now - committed).total_seconds(), None, ""
         table = self._facts.table or next(iter(self._facts.rows), None)
         captured = None if table is None else table["refreshed_at"] or table["captured_at"]
         if captured is None:
             raise measures.UnknownValue("neither committed nor captured")
-        return (self._now - captured).total_seconds(), "since the capture"
+        return (self._now - captured).total_seconds(), None, "since the capture"
 
-    def _schema_changes(self, against: int | str) -> tuple[Fraction, str]:
+    def _schema_changes(self, against: int | str) -> Found:
         older = self._summary(against)
         if not older.rows or not self._facts.rows:
             at = "the current snapshot" if older.rows else f"snapshot {against}"
             raise measures.UnknownValue(f"no columns captured at {at}")
         if older.schemas & self._facts.schemas:  # a column that one of them lacks was not captured there
-            return Fraction(0), ""
+            return Found(Fraction(0))
         before, after = (
             {row["column_id"]: (row["column_name"], row["logical_type"]) for row in of.rows}
             for of in (older, self._facts)
@@ -272,32 +310,46 @@ class _Subject:
             if row["column_id"] in before or row["data_type"] not in NESTED:
                 after[row["column_id"]] = row["column_name"], row["data_type"]
         changed = {i: after.get(i) or before[i] for i in before.keys() | after.keys() if before.get(i) != after.get(i)}
-        return Fraction(len(changed)), ", ".join(sorted(name or f"#{i}" for i, (name, _) in changed.items()))
+        names = ", ".join(sorted(name or f"#{i}" for i, (name, _) in changed.items()))
+        return Found(Fraction(len(changed)), note=names)
 
-    def _of_column(self, rule: Rule, row: Row) -> tuple[Any, str]:
+    def _of_column(self, rule: Rule, row: Row) -> Found:
         if rule.measure == "drift":
             return self._drift(rule, row, measures.kind_of(row))
         if rule.measure == CONTAINMENT:
-            return references.containment(
-                self._reader, self._table, row, self._sketch(self._at, row["column_id"], "NDV"), rule.of
-            )
+            return self._containment(rule, row)
         if rule.measure == "most_common":
             return self._most_common(rule, row)
         if rule.measure in ("min", "max"):
-            value, detail = measures.bound(rule.measure, row)
-            texts = any(isinstance(limit.value, str) for limit in rule.condition.limits)
-            kind = measures.kind_of(row)
-            if kind in MEASURED:
-                if texts:
-                    raise measures.DoesNotApply(f"the {rule.measure} of a {kind} is compared with numbers")
-            elif not texts and not any(limit.other for limit in rule.condition.limits):
-                raise measures.DoesNotApply(
-                    f"the {rule.measure} of a {kind} is not a number; compare it with a text in single quotes"
-                )
-            return value, detail
-        return measures.value_in(row, rule.measure)
+            self._require_order(rule, row)
+        return self._measured(rule.measure, row)
 
-    def _most_common(self, rule: Rule, row: Row) -> tuple[Any, str]:
+    def _require_order(self, rule: Rule, row: Row) -> None:
+        """Raises `DoesNotApply` if a bound of a column is compared with limits of another kind."""
+        measures.bound(rule.measure, row)  # which may not be known
+        texts = any(isinstance(limit.value, str) for limit in rule.condition.limits)
+        kind = measures.kind_of(row)
+        if kind in MEASURED:
+            if texts:
+                raise measures.DoesNotApply(f"the {rule.measure} of a {kind} is compared with numbers")
+        elif not texts and not any(limit.other for limit in rule.condition.limits):
+            raise measures.DoesNotApply(
+                f"the {rule.measure} of a {kind} is not a number; compare it with a text in single quotes"
+            )
+
+    def _containment(self, rule: Rule, row: Row) -> Found:
+        sketch = self._sketch(self._at, row["column_id"], "NDV")
+        found = references.containment(self._reader, self._table, row, sketch, rule.of)
+        return self._of_sketches(found, sketch)
+
+    def _of_sketches(self, found: Found, *used: Row | None) -> Found:
+        """A value by sketches of the current snapshot first, and of others."""
+        inherited = [sketch["snapshot_id"] for sketch in used if sketch and sketch["freshness"] == "INHERITED"]
+        mine = used[0]
+        at = mine["snapshot_id"] if mine is not None and mine["freshness"] == "INHERITED" else None
+        return replace(found, at=at, decides=self.allow_inherited or (found.decides and not inherited))
+
+    def _most_common(self, rule: Rule, row: Row) -> Found:
         """The first of a column's most common values that breaks the condition, else the most common one."""
         found = (
             read_table(
@@ -321,13 +373,15 @@ class _Subject:
         for value in values:
             measures.require_comparable(row, value, limits)
         worst = next((i for i, value in enumerate(values) if not rule.condition.holds(value, limits)), 0)
-        return values[worst], f"{number(found[worst]['count'])} rows; the most common of {len(found)} values are judged"
+        note = f"{number(found[worst]['count'])} rows; the most common of {len(found)} values are judged"
+        at = measures.inherited_from(row, rule.measure)
+        return Found(values[worst], None, note, at, self._decides(rule.measure, at))
 
     def _limits(self, rule: Rule, row: Row | None) -> tuple[list[Found], str]:
         """The values of a rule's limits, and what they are where the rule does not say so."""
         found = [self._limit(limit, rule, row) for limit in rule.condition.limits]
         relative = any(limit.is_relative for limit in rule.condition.limits)
-        told = [one.told for one in found if one.note or isinstance(one.value, float | Fraction)]
+        told = [one.told for one in found if one.note or one.extent or isinstance(one.value, float | Fraction)]
         return found, f"compared with {' and '.join(told)}" if relative and told else ""
 
     def _limit(self, limit: Limit, rule: Rule, row: Row | None) -> Found:
@@ -338,10 +392,7 @@ class _Subject:
             if len(whole) < limit.least_values:
                 enough = len(earlier) >= limit.least_values
                 raise measures.uncertain(rule.measure, " of earlier snapshots") if enough else _NoHistory
-            try:
-                return Found(limit.of_earlier([measures.value_in(one, rule.measure)[0] for one in whole]))
-            except (OverflowError, ValueError):
-                raise measures.UnknownValue(f"the {rule.measure} of an earlier snapshot is not finite") from None
+            return self._of_earlier(limit, [self._measured(rule.measure, one) for one in whole], rule.measure)
         if limit.other is None:
             if not isinstance(limit.value, str) or row is None or rule.condition.op.endswith("matches"):
                 return Found(limit.value)
@@ -351,15 +402,30 @@ class _Subject:
         about = self._facts.table if of_table else row if column is None else self._row_of(column)
         if about is None:
             raise measures.UnknownValue("nothing captured at the current snapshot")
-        value, note = measures.value_in(about, measure)
-        extent = None if of_table else self._extent(measure, about, f" of {about['column_name']}")
-        return Found.of_share(limit, row, value, extent, note, measures.inherited_from(about, measure))
+        return self._measured(measure, about).share(limit, row)
+
+    def _of_earlier(self, limit: Limit, values: Sequence[Found], measure: str) -> Found:
+        """A limit by earlier values; a band is about the estimates, for it asks whether they are alike."""
+        ends: list[Any] = [None, None]
+        try:
+            value = limit.of_earlier([one.value for one in values])
+            if not limit.sigma and not all(one.is_certain for one in values):
+                for place in (0, 1):
+                    known = [one.ends[place] for one in values]
+                    ends[place] = None if None in known else limit.of_earlier(known)
+        except (OverflowError, ValueError):
+            raise measures.NeverKnown(f"the {measure} of an earlier snapshot is not finite") from None
+        is_certain = limit.sigma or all(one.is_certain for one in values)
+        return Found(value, None if is_certain else (ends[0], ends[1]), decides=all(one.decides for one in values))
 
     def _row_of(self, column: str) -> Row:
         for row in self._facts.rows:
             if row["column_name"] == column:
                 return row
-        raise measures.UnknownValue(f'nothing captured of the column "{column}" at the current snapshot')
+        named = equal("column_name", column)
+        if read_table(self._reader, "information_schema.columns", self._table, ["column_name"], named).num_rows:
+            raise measures.UnknownValue(f'nothing captured of the column "{column}" at the current snapshot')
+        raise measures.NeverKnown(f'no such column: "{column}"')
 
     def _earlier_rows(self, row: Row | None, before: int | None = None) -> list[Row]:
         """The stored records of a column, or of the table, at snapshots before the current one, oldest first.
@@ -382,7 +448,7 @@ class _Subject:
                 self._records[column_id] = history.in_order(self._reader, self._table, rows)
         return self._records[column_id]
 
-    def _drift(self, rule: Rule, row: Row, kind: str) -> tuple[float, str]:
+    def _drift(self, rule: Rule, row: Row, kind: str) -> Found:
         if kind not in NUMERIC:
             raise measures.DoesNotApply(
                 f"drift compares distributions of numbers, dates and times, and a {kind or 'column without a type'} "
@@ -397,7 +463,7 @@ class _Subject:
         distance = drift.distance(before["data"], after["data"])
         if distance is None:
             raise measures.UnknownValue("no values")
-        gap, error = distance.value, distance.error
+        error = distance.error
         told, unseen = [f"against {against}" + (f", ±{number(error, 3)}" if error else "")], 0.0
         if distance.tails > distance.shares:
             was, now = distance.beyond
@@ -408,19 +474,14 @@ class _Subject:
                 told.append(f"the sketch of {at} is inherited from {sketch['snapshot_id']}")
             if lacking := drift.unseen(sketch["data"], sketch["params"]):
                 told.append(
-                    f"the sketch of {at} is of a part of the rows and may lack {number(lacking, 3)} of the values"
+                    f"the sketch of {at} is of a part of the rows and may lack {number(lacking, 3)} of the values; "
+                    "capture HISTOGRAM without sampling"
                 )
                 unseen += lacking
-        detail = "; ".join(told)
-        if unseen:
-            low, high = max(0.0, distance.shares - error - unseen), distance.most(unseen)
-            limits = [limit.value for limit in rule.condition.limits]
-            if len({rule.condition.holds(value, limits) for value in (low, gap, high)}) > 1:
-                raise measures.UnknownValue(
-                    f"between {number(low, 3)} and {number(high, 3)}, {detail}; capture HISTOGRAM without sampling"
-                )
-            detail += f", so between {number(low, 3)} and {number(high, 3)}"
-        return gap, detail
+        extent = None
+        if error or unseen:
+            extent = distance.least(unseen), distance.most(unseen)
+        return self._of_sketches(Found(distance.value, extent, "; ".join(told)), after, before)
 
     def _sketch(self, snapshot: int | str, column_id: int, role: str = "QUANTILES") -> Row | None:
         if (snapshot, role) not in self._sketches:

@@ -29,6 +29,17 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
     "=": operator.eq,
 }
+_OPPOSITES: Final = {
+    "<=": ">",
+    ">=": "<",
+    "==": "!=",
+    "!=": "=",
+    "<": ">=",
+    ">": "<=",
+    "=": "!=",
+    "in": "not in",
+    "not in": "in",
+}
 MOST_SNAPSHOTS: Final = 1000  # of `last N`
 LEAST_FOR_SIGMA: Final = 3  # earlier values: fewer have no deviation worth the name
 
@@ -106,7 +117,15 @@ class Limit:
 
 
 class HasEnds(Protocol):
-    """A limit's value, as surely as it is known."""
+    """A value of a measure or of a limit, as surely as it is known."""
+
+    @property
+    def value(self) -> Any:
+        """The value, or its estimate."""
+
+    @property
+    def is_certain(self) -> bool:
+        """True if it is exactly this value."""
 
     @property
     def ends(self) -> tuple[Any, Any]:
@@ -136,6 +155,20 @@ class Condition:
         if self.op in OPERATORS:
             return OPERATORS[self.op](value, limits[0])
         return (value in limits) == (self.op == "in")
+
+    def verdict(self, value: HasEnds, limits: Sequence[HasEnds]) -> bool | None:
+        """True if each possible value meets the condition with all possible limits, False if none does, else None."""
+        if value.is_certain and all(limit.is_certain for limit in limits):
+            return self.holds(value.value, [limit.value for limit in limits])
+        if self.holds_between(*value.ends, limits):
+            return True
+        return False if self.fails_between(*value.ends, limits) else None
+
+    def fails_between(self, low: Any, high: Any, limits: Sequence[HasEnds]) -> bool:
+        """True if no value from `low` to `high` meets the condition; arguments as of `holds_between`."""
+        if self.op == "between":
+            return _surely("<", high, limits[0].ends[0]) or _surely(">", low, limits[1].ends[1])
+        return self.op in _OPPOSITES and Condition(_OPPOSITES[self.op], ()).holds_between(low, high, limits)
 
     def holds_between(self, low: Any, high: Any, limits: Sequence[HasEnds]) -> bool:
         """True if each value from `low` to `high` meets the condition, whatever its limits are within their ends.

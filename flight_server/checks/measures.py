@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from flight_server.views.numbers import count, number
+from flight_server.views.numbers import number
 from flight_server.views.table_summary import Row
 from store.model import bounds
 from store.model.logical_types import FLOATING, HASHED, MEASURED, NESTED, UNORDERED, Kind, LogicalType, parse
@@ -20,8 +20,12 @@ _OF_TABLE: Final = {"row_count": "row_count", "size_bytes": "total_size_bytes", 
 OF_DISTRIBUTION: Final = frozenset(
     {"ndv", "distinct_fraction", "mean", "stddev", "avg_width_bytes", "most_common"}
 )  # measures that are not counts or bounds
+OF_ROWS: Final = frozenset({"ndv", "distinct_fraction"})  # those of OF_DISTRIBUTION that counts limit or divide
 _CAPTURED_OF: Final = {"ndv": HASHED, "nan_count": FLOATING}  # the types that have it; all have the other values
 _OF_ROWS_READ: Final = OF_DISTRIBUTION | {"nan_count"}  # null counts are of all rows, by metadata or scaled
+
+
+Distinct: TypeAlias = Callable[[], tuple[float, float] | None]
 
 
 class UnknownValue(Exception):
@@ -67,9 +71,9 @@ def value_in(row: Row, measure: str) -> tuple[Any, str]:
         return (Fraction(nulls, rows) if rows else Fraction(0)), ""
     if measure == "distinct_fraction":
         ndv, rows, nulls = _known(row, "ndv"), _known(row, "row_count"), _known(row, "null_count")
-        return (Fraction(ndv) / (rows - nulls) if rows > nulls else Fraction(1)), _error_of_ndv(row)
+        return (Fraction(ndv) / (rows - nulls) if rows > nulls else Fraction(1)), ""
     if measure == "ndv":
-        return Fraction(_known(row, "ndv")), _error_of_ndv(row)
+        return Fraction(_known(row, "ndv")), ""
     if measure in ("null_count", "nan_count"):
         return Fraction(_known(row, measure)), ""
     return float(_known(row, measure)), ""
@@ -119,28 +123,40 @@ def bound(measure: str, row: Row) -> tuple[Any, str]:
     return value_of(text, row), "inexact" if row[f"{measure}_is_exact"] is False else ""
 
 
-def extent(measure: str, row: Row, is_sample: bool, of: str = "") -> tuple[Any, Any] | None:
+def extent(measure: str, row: Row, is_sample: bool, distinct: Distinct) -> tuple[Any, Any] | None:
     """The least and the greatest value that a measure may have, None for no end; None if its value is certain.
 
     Args:
+        row: Its record, with the counts of the snapshot that the measure is of.
         is_sample: True if the record, or its distribution, is of a part of the rows.
-        of: Says whose measure it is, if not the rule's own.
-
-    Raises:
-        UnknownValue: The rows that a sample lacks may make it any value.
+        distinct: Gives the numbers of distinct values that agree with the column's sketch; None without one.
     """
     if measure in ("min", "max"):
         if row[f"{measure}_is_exact"] is not False:
             return None
         low, high = (None if row[name] is None else value_of(row[name], row) for name in ("min", "max"))
         return low, high
-    if not is_sample or measure not in _OF_ROWS_READ:
-        return None
-    if measure not in ("ndv", "distinct_fraction"):
-        raise uncertain(measure, of)
-    ends = (None if row[name] is None else row | {"ndv": row[name]} for name in ("ndv_lower", "ndv_upper"))
-    low, high = (None if end is None else value_in(end, measure)[0] for end in ends)
-    return low, high
+    if measure in ("ndv", "distinct_fraction"):
+        if row["ndv_exact"] and not is_sample:
+            return None
+        least, most = _ends_of_ndv(row, distinct())
+        if measure == "ndv":
+            return least, most
+        low, high = (None if end is None else value_in(row | {"ndv": end}, measure)[0] for end in (least, most))
+        return low, high
+    return (None, None) if is_sample and measure in _OF_ROWS_READ else None
+
+
+def _ends_of_ndv(row: Row, by_sketch: tuple[float, float] | None) -> tuple[Fraction, Fraction | None]:
+    """The least and the greatest number of distinct values: by the sketch, else by the limits of the record, else by
+    the rows."""
+    rows, nulls = row["row_count"], row["null_count"]
+    values = None if rows is None or nulls is None else Fraction(rows - nulls)
+    given = by_sketch or (row["ndv_lower"], row["ndv_upper"])
+    low, high = (None if end is None else Fraction(end) for end in given)
+    most = min((end for end in (high, values) if end is not None), default=None)
+    least = low or Fraction(0)
+    return (least if most is None else min(least, most)), most
 
 
 def uncertain(measure: str, at: str = "") -> UnknownValue:
@@ -239,9 +255,3 @@ def _known(row: Row, name: str) -> Any:
 
 def _is_all_null(row: Row) -> bool:
     return row["null_count"] is not None and row["null_count"] == row["row_count"]
-
-
-def _error_of_ndv(row: Row) -> str:
-    if row["ndv_exact"] or row["ndv_lower"] is None or row["ndv_upper"] is None:
-        return ""
-    return f"between {count(row['ndv_lower'])} and {count(row['ndv_upper'])}"

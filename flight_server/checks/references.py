@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from flight_server.checks import measures
+from flight_server.checks.found import Found
 from flight_server.checks.rules import SELECT, Rule, parse
 from flight_server.table_names import join_name, name_parts, split_name
 from flight_server.views.numbers import number
@@ -24,7 +25,7 @@ from store.model.errors import InvalidArgument
 from store.model.logical_types import Kind
 from store.model.sketches import is_partial, read_theta
 
-Z: Final = 1.96  # of a 95 % interval
+Z: Final = 5.0  # standard errors: a share beyond is impossible
 
 Name: TypeAlias = tuple[str, str, str]
 """Catalog, schema and name of a table."""
@@ -50,7 +51,7 @@ def of_table(rule: Rule, table: str, rows: Sequence[Row]) -> Rule | None:
     return next((replace(rule, columns=(".".join(parts[i:]),)) for i in ends), None)
 
 
-def containment(reader: Reader, table: str, row: Row, sketch: Row | None, of: str) -> tuple[Fraction, str]:
+def containment(reader: Reader, table: str, row: Row, sketch: Row | None, of: str) -> Found:
     """The share of a column's distinct values that another column has, and its error.
 
     Args:
@@ -79,15 +80,17 @@ def containment(reader: Reader, table: str, row: Row, sketch: Row | None, of: st
     hashes = mine.hashes[: np.searchsorted(mine.hashes, np.uint64(limit))]
     if not len(hashes):
         if mine.exact and not len(mine.hashes):
-            return Fraction(1), "no values"
+            return Found(Fraction(1), note="no values")
         raise measures.UnknownValue(f"{of} has too many values for their sketches to be compared")
     found, count = int(np.isin(hashes, theirs.hashes, assume_unique=True).sum()), len(hashes)
-    stale = "" if target["freshness"] != "INHERITED" else f"; {of} as of its snapshot {target['snapshot_id']}"
+    decides = target["freshness"] != "INHERITED"
+    stale = "" if decides else f"; {of} as of its snapshot {target['snapshot_id']}"
     if mine.exact and theirs.exact:
-        return Fraction(found, count), f"{number(count - found)} of {number(count)} values are not in {of}{stale}"
+        note = f"{number(count - found)} of {number(count)} values are not in {of}{stale}"
+        return Found(Fraction(found, count), note=note, decides=decides)
     low, high = _interval(found, count)
     sample = f"of a sample of {number(count)} values, {number(count - found)} are not in {of}{stale}"
-    return Fraction(found, count), f"between {number(low, 4)} and {number(high, 4)}: {sample}"
+    return Found(Fraction(found, count), (Fraction(low), Fraction(high)), sample, decides=decides)
 
 
 def sketches(reader: Reader, table: str, role: str, snapshot: int | str) -> list[Row]:
@@ -98,10 +101,11 @@ def sketches(reader: Reader, table: str, role: str, snapshot: int | str) -> list
 
 
 def _interval(found: int, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of which `found` of `count` were seen."""
+    """Wilson's interval of a share of which `found` of `count` were seen."""
     share, z2 = found / count, Z * Z / count
     centre, spread = share + z2 / 2, Z * math.sqrt(share * (1 - share) / count + z2 / (4 * count))
-    return max((centre - spread) / (1 + z2), 0.0), min((centre + spread) / (1 + z2), 1.0)
+    low = max((centre - spread) / (1 + z2), 0.0) if found else 0.0
+    return low, min((centre + spread) / (1 + z2), 1.0) if found < count else 1.0
 
 
 def _hashed_as(row: Row) -> tuple[object, ...]:

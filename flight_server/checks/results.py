@@ -10,17 +10,28 @@ from flight_server.checks.rules import Level
 
 
 class State(StrEnum):
-    """Results of a rule; a rule of level warn does not fail. Only the server, which waits, calls a rule late."""
+    """Results of a rule; a rule of level warn does not fail. Only the server, which waits, calls a rule late.
+
+    A rule passes if it holds for every value that is possible by what is known, fails if for none, and else is UNKNOWN.
+    """
 
     PASSED = "PASSED"
+    UNKNOWN = "UNKNOWN"
     WARNED = "WARNED"
     FAILED = "FAILED"
     LATE = "LATE"
 
     @classmethod
-    def of(cls, level: Level, *, passed: bool) -> State:
-        """The state of a rule of a level."""
+    def of(cls, level: Level, *, passed: bool | None) -> State:
+        """The state of a rule of a level; None if what is known does not decide."""
+        if passed is None:
+            return cls.UNKNOWN
         return cls.PASSED if passed else cls.FAILED if level is Level.FAIL else cls.WARNED
+
+    @property
+    def is_miss(self) -> bool:
+        """True if the rule is known not to hold."""
+        return self in (State.FAILED, State.WARNED)
 
 
 @dataclass(frozen=True)
@@ -30,9 +41,8 @@ class Result:
     Attributes:
         table: Full name.
         column: Its name, None for a rule about the table.
-        state: UNKNOWN fails a rule like a wrong value does.
-        value: Value of the measure, as canonical text where it is no number; None if unknown.
-        detail: The error of an estimate, or why the value is unknown.
+        value: Value of the measure, or its estimate, as canonical text where it is no number; None if unknown.
+        detail: The ends between which an estimate lies, or why the value is unknown.
         pending: True if a capture of the current snapshot may still turn the result: the value is unknown, or of an
             earlier snapshot.
     """
@@ -47,6 +57,11 @@ class Result:
     snapshot_id: int | None
     detail: str = ""
     pending: bool = False
+
+    def fails(self, *, strict: bool) -> bool:
+        """True if a check with this result fails; with `strict` what is unknown fails too, but of no warning."""
+        is_unknown = self.state in (State.UNKNOWN, State.LATE) and self.level is Level.FAIL
+        return self.state is State.FAILED or (strict and is_unknown)
 
     def to_json(self) -> dict[str, Any]:
         """The result as an object of JSON values."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from flight_server.checks import rules as grammar
 from flight_server.checks import suggest as suggestions
 from flight_server.checks.evaluate import check as evaluate
-from flight_server.checks.results import Result, State
+from flight_server.checks.results import Result
 from flight_server.commands.common import (
     CONNECTION,
     ConnectionOptions,
@@ -43,6 +43,12 @@ def check(
     against: Annotated[
         str | None, option(metavar="SNAPSHOT", help="Snapshot to compare with: an id, or 'previous'.")
     ] = None,
+    strict: Annotated[
+        bool, option("--strict", help="Exit with 1 for unknown results too, but for rules of level warn.")
+    ] = False,
+    allow_inherited: Annotated[
+        bool, option("--allow-inherited", help="Let distributions of earlier snapshots decide.")
+    ] = False,
     suggest: Annotated[bool, option("--suggest", help="Print rules that hold for the captured statistics.")] = False,
     expected: Annotated[
         tuple[str, str] | None,
@@ -74,7 +80,7 @@ def check(
             if not failed:  # an unknown table is reported first
                 misuse("no rule given; say --rule 'null_fraction <= 0.01', --rules FILE.toml, or --suggest")
         else:
-            failed = _check(client, targets, rules_given, at, format)
+            failed = _check(client, targets, _Asked(rules_given, at, allow_inherited, strict), format)
     if failed:
         sys.exit(1)
 
@@ -86,38 +92,41 @@ def _expected(measured: str, snapshot: str) -> dict[str, Any]:
     return about | ({"column": column.strip()} if column else {})
 
 
-def _check(
-    client: StatsClient,
-    targets: Sequence[str],
-    rules: Sequence[grammar.Rule],
-    at: str | int | None,
-    format: ResultFormat,
-) -> bool:
-    """Checks rules on tables, and writes the results; True if one failed, or a table could not be checked.
+class _Asked(NamedTuple):
+    """A check as it was asked for.
 
-    Args:
+    Attributes:
         at: The snapshot to compare with; None for none.
     """
+
+    rules: Sequence[grammar.Rule]
+    at: str | int | None
+    allow_inherited: bool
+    strict: bool
+
+
+def _check(client: StatsClient, targets: Sequence[str], asked: _Asked, format: ResultFormat) -> bool:
+    """Checks rules on tables, and writes the results; True if one failed, or a table could not be checked."""
     results: list[Result] = []
     errors: dict[str, str] = {}
     names, failed = expand(client, targets)
 
     def work(reader: Reader, name: str) -> None:
-        mine = evaluate(reader, name, rules, at)
+        mine = evaluate(reader, name, asked.rules, asked.at, allow_inherited=asked.allow_inherited)
         results.extend(mine)
-        _say_unchecked(name, rules, {result.rule for result in mine})
+        _say_unchecked(name, asked.rules, {result.rule for result in mine})
 
     failed += for_each(client, names, work, errors)
     with until_the_reader_leaves():  # who reads less is told the status all the same
         if format is ResultFormat.JSON:
-            tell(check_results.to_json(results, errors))
+            tell(check_results.to_json(results, errors, strict=asked.strict))
         elif format is ResultFormat.JUNIT:
-            tell(check_results.to_junit(results, errors))
+            tell(check_results.to_junit(results, errors, strict=asked.strict))
         elif results:
             check_results.write_table(results)
     if names and not results and not errors:
         say("no rule applies to these tables")
-    return failed > 0 or any(result.state is State.FAILED for result in results)
+    return failed > 0 or any(result.fails(strict=asked.strict) for result in results)
 
 
 def _say_unchecked(name: str, rules: Sequence[grammar.Rule], judged: Collection[str]) -> None:

@@ -21,7 +21,7 @@ from flight_server.views.numbers import number
 from store.model.names import matcher
 
 LINES: Final = 20  # of a message for people; the rest is counted
-_SEVERITY: Final = {"FAILED": "error", "WARNED": "warning", "LATE": "warning", "PASSED": "info"}
+_SEVERITY: Final = {"FAILED": "error", "WARNED": "warning", "LATE": "warning", "UNKNOWN": "info", "PASSED": "info"}
 
 Message = Mapping[str, Any]  # about one table: table, owner, snapshot_id, checked_at, changes
 Silence = tuple[tuple[str, ...], datetime]  # patterns of full table names, and the end
@@ -156,12 +156,13 @@ def _teams(_: SplitResult, messages: Sequence[Message]) -> Iterator[Any]:
 
 
 def _pagerduty(parts: SplitResult, messages: Sequence[Message]) -> Iterator[Any]:
-    """An event for each change; a rule that passes again resolves its incident."""
+    """An event for each change; a rule that fails no longer resolves its incident."""
     for message in messages:
         for change in message["changes"]:
+            is_over = change["after"] in ("PASSED", "UNKNOWN")
             event = {
                 "routing_key": unquote(parts.username or ""),
-                "event_action": "resolve" if change["after"] == "PASSED" else "trigger",
+                "event_action": "resolve" if is_over else "trigger",
                 "dedup_key": "|".join((message["table"], change["column"] or "", change["rule"]))[:255],
             }
             payload = {
@@ -170,7 +171,7 @@ def _pagerduty(parts: SplitResult, messages: Sequence[Message]) -> Iterator[Any]
                 "severity": _SEVERITY[change["after"]],
                 "custom_details": {**change, "owner": message.get("owner")},
             }
-            yield event if change["after"] == "PASSED" else {**event, "payload": payload}
+            yield event if is_over else {**event, "payload": payload}
 
 
 def _mail(parts: SplitResult, messages: Sequence[Message]) -> bytes:

@@ -33,6 +33,7 @@ log = logging.getLogger("statflight.server")
 SETTLE_SECONDS: Final = 1.0  # after the last capture of a table
 STEP_SECONDS: Final = 0.5  # between two looks for them
 TIMELY_SECONDS: Final = 60.0  # between two looks at rules that time alone may turn
+_QUIET: Final = frozenset({None, State.PASSED, State.UNKNOWN})  # no change between these is news
 STORED_AT_ONCE: Final = 256  # tables whose results are stored in one transaction
 
 
@@ -168,7 +169,7 @@ class Checking:
                 given.append((table.table_key, table.current_snapshot_id, list(map(_row, results))))
                 tables.append(table)
         for table, changes in zip(tables, self._store.put(given, at), strict=True):
-            reported = [change for change in changes if change.before is not None or change.row.state != State.PASSED]
+            reported = [change for change in changes if not {change.before, change.row.state} <= _QUIET]
             for change in reported:
                 log.info("check of %s: %s is %s", table.full_name, _name(change), change.row.state)
             if reported:
@@ -216,10 +217,10 @@ class _Wait:
 def _late(result: Result) -> Result:
     """The result of a rule that has waited long enough.
 
-    A value of an earlier snapshot is judged as it is, for a policy may leave small changes uncaptured; distinct values
-    of an earlier snapshot by the rows of this one are no fraction.
+    Counts and bounds of an earlier snapshot are judged as they are, for a policy may leave small changes uncaptured;
+    a distribution of an earlier snapshot decides nothing.
     """
-    if result.value is not None and result.measure != "distinct_fraction":
+    if result.value is not None:
         return result
     return replace(result, state=State.LATE)
 

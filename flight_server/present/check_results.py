@@ -22,7 +22,7 @@ class ResultFormat(StrEnum):
 
 def write_table(results: Sequence[Result]) -> None:
     """Writes a line for each result, misses first."""
-    order = {State.FAILED: 0, State.WARNED: 1, State.LATE: 2, State.PASSED: 3}
+    order = {State.FAILED: 0, State.WARNED: 1, State.LATE: 2, State.UNKNOWN: 3, State.PASSED: 4}
     rows = [
         [
             result.state.lower(),
@@ -44,9 +44,13 @@ def _value(result: Result) -> str:
     return result.value if isinstance(result.value, str) else numbers.number(result.value, exact=True)
 
 
-def to_json(results: Sequence[Result], errors: Mapping[str, str]) -> str:
-    """One object: whether all passed, the results, and the tables that could not be checked."""
-    passed = not errors and all(result.state is not State.FAILED for result in results)
+def to_json(results: Sequence[Result], errors: Mapping[str, str], *, strict: bool = False) -> str:
+    """One object: whether none failed, the results, and the tables that could not be checked.
+
+    Args:
+        strict: True if what is unknown fails.
+    """
+    passed = not errors and not any(result.fails(strict=strict) for result in results)
     report = {
         "passed": passed,
         "results": [render.plain(result.to_json()) for result in results],
@@ -55,12 +59,16 @@ def to_json(results: Sequence[Result], errors: Mapping[str, str]) -> str:
     return json.dumps(report, ensure_ascii=False, indent=1, allow_nan=False)
 
 
-def to_junit(results: Sequence[Result], errors: Mapping[str, str]) -> str:
-    """JUnit XML: a suite for each table, a case for each result; a warning is a passed case with output."""
+def to_junit(results: Sequence[Result], errors: Mapping[str, str], *, strict: bool = False) -> str:
+    """JUnit XML: a suite for each table, a case for each result.
+
+    A warning is a passed case with output; what is unknown is skipped, or fails if `strict`.
+    """
     root = ElementTree.Element("testsuites", name="statflight check")
     for table in dict.fromkeys([*(result.table for result in results), *errors]):
         mine = [result for result in results if result.table == table]
-        failed = sum(result.state is State.FAILED for result in mine)
+        failed = sum(result.fails(strict=strict) for result in mine)
+        unknown = sum(result.state is State.UNKNOWN and not result.fails(strict=strict) for result in mine)
         suite = ElementTree.SubElement(
             root,
             "testsuite",
@@ -68,23 +76,25 @@ def to_junit(results: Sequence[Result], errors: Mapping[str, str]) -> str:
             tests=str(len(mine) + (table in errors)),
             failures=str(failed),
             errors=str(int(table in errors)),
-            skipped="0",
+            skipped=str(unknown),
         )
         for result in mine:
-            _add_case(suite, result)
+            _add_case(suite, result, strict)
         if table in errors:
             case = ElementTree.SubElement(suite, "testcase", classname=text.harmless(table), name="statistics")
             ElementTree.SubElement(case, "error", message=text.harmless(errors[table]))
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True)
 
 
-def _add_case(suite: ElementTree.Element, result: Result) -> None:
+def _add_case(suite: ElementTree.Element, result: Result, strict: bool) -> None:
     name = result.rule if result.column is None else f"{result.column}: {result.rule.rpartition(':')[2].strip()}"
     case = ElementTree.SubElement(suite, "testcase", classname=text.harmless(result.table), name=text.harmless(name))
     if result.state is State.PASSED:
         return
     message = text.harmless(f"{result.measure} is {_value(result)}" + (f" ({result.detail})" if result.detail else ""))
-    if result.state is State.FAILED:
+    if result.fails(strict=strict):
         ElementTree.SubElement(case, "failure", message=message, type=result.measure)
+    elif result.state is State.UNKNOWN:
+        ElementTree.SubElement(case, "skipped", message=f"unknown: {message}")
     else:
         ElementTree.SubElement(case, "system-out").text = f"warning: {message}"

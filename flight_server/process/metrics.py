@@ -50,7 +50,6 @@ from prometheus_client.exposition import choose_encoder
 
 from flight_server.app import App
 from flight_server.auth.principal import Principal
-from flight_server.checks.results import State
 from flight_server.control.capture_counters import READ
 from store.model.catalog_entries import EXTERNAL
 from store.model.errors import Unauthenticated
@@ -260,10 +259,10 @@ class _AppCollector:
 
     def _checks(self) -> Iterator[Metric]:
         results = [result for of_table in self._app.checking.results.copy().values() for result in of_table]
-        results.sort(key=lambda result: result.state in (State.PASSED, State.LATE))  # failures are always reported
+        results.sort(key=lambda result: not result.state.is_miss)  # failures are always reported
         missed = {
             (result.table, result.column or "", result.rule, str(result.level)): 0.0
-            if result.state in (State.PASSED, State.LATE)
+            if not result.state.is_miss
             else 1.0
             for result in results[:MAX_CHECKS]
         }

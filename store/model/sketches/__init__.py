@@ -24,6 +24,7 @@ from store.model.sketches.theta import (
     intersection,
     read_theta,
     theta,
+    theta_bounds,
     union,
     write_theta,
 )

@@ -5,6 +5,7 @@ The union of sketches equals the sketch of all values, byte for byte, in whateve
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -169,6 +170,23 @@ def estimate(data: bytes) -> Estimate:
         return Estimate(count, count, count, True)
     sketch = _by_library(data)
     return Estimate(sketch.get_estimate(), sketch.get_lower_bound(2), sketch.get_upper_bound(2), False)
+
+
+def theta_bounds(data: bytes, deviations: float) -> tuple[float, float]:
+    """The numbers of distinct values that agree with a serialized sketch; its count twice if it is exact.
+
+    Of n values each is below theta with the probability theta. A number agrees if what the sketch retains lies within
+    so many standard deviations of the binomial distribution, n theta ± deviations √(n theta (1 - theta)).
+    """
+    state = read_theta(data)
+    retained = len(state.hashes)
+    if state.exact:
+        return float(retained), float(retained)
+    share = state.theta / 2**63
+    spread = deviations * math.sqrt(share * (1 - share))
+    reach = math.sqrt(spread * spread + 4 * share * retained)
+    low, high = ((reach + side * spread) / (2 * share) for side in (-1, 1))
+    return max(low * low, float(retained)), high * high
 
 
 def _distinct(hashes: Hashes) -> Hashes:
