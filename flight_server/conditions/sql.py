@@ -9,6 +9,7 @@ as functions, LIKE, casts, subqueries, comments or a semicolon, is refused by na
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -184,7 +185,12 @@ def _value(node: Any) -> str | int | float | Decimal | bool | None:
 
 
 def _number(text: str) -> int | float | Decimal:
-    return int(text) if len(text) < 40 and text.lstrip("-").isdigit() else exact(text)
+    """An integer, a decimal, or with an exponent a double, as the engines read them."""
+    if len(text) < 40 and text.lstrip("-").isdigit():
+        return int(text)
+    if "e" in text.lower():
+        return float(text) if math.isfinite(float(text)) else exact(text)
+    return Decimal(text)
 
 
 def _timestamp(text: str) -> str:

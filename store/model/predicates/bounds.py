@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +29,10 @@ BOUNDS: Final = frozenset({"min", "max"})
 TYPE_COLUMN: Final = "logical_type"
 
 _DAY_SECONDS: Final = 86_400
+_EXACT: Final = (Kind.INT, Kind.DECIMAL)
+_DOUBLE_STEPS: Final = 4  # that a decimal as a double may be off
+_GREATEST: Final = 1e77  # no decimal is greater
+_WIDE: Final = Context(prec=400)
 _NAMED: Final = re.compile(r"\s*[+-]?(NaN|Infinity)\s*")
 _FINER: Final = re.compile(r"\.[0-9]{6}([0-9]+)")  # digits of a second's fraction below a microsecond
 
@@ -72,19 +76,56 @@ def read(value: Scalar, kind: Kind) -> Scalar:
     return KEYS[kind].read(text) if suits and text is not None else None
 
 
-def readings(value: Scalar, kind: Kind) -> list[Any]:
-    """The literals that readers compare with, of the kind's sort key: of a FLOAT the nearest float and the nearest
-    double, of a time between two microseconds both of them.
+def readings(value: Scalar, type: LogicalType) -> list[Any]:
+    """The literals that readers compare with, of the sort key of the type's kind; a single one if they agree.
+
+    Of a FLOAT they are the nearest float and the nearest double, of a time between two microseconds both of them. An
+    INT or DECIMAL is compared with a number that is no integer by value, or both are compared as doubles: then the
+    ends of the range that is the same double are readings, too.
 
     Args:
         value: A literal that the kind can read.
     """
+    kind = type.kind
     key: Any = read(value, kind)
+    if kind in _EXACT:
+        ends = _same_double(value, type)
+        if kind is Kind.INT:
+            exact = exact_number(str(key))
+            return [exact if ends else key, *(end for end in ends if end != exact)]
+        return list(dict.fromkeys([key, *(_decimal(str(end)) for end in ends)]))
     if kind is Kind.FLOAT:
         return [float(key), float(str(literal_text(value)))]
     if kind in TEMPORAL and "." in key:
         return [math.floor(Decimal(key)), math.ceil(Decimal(key))]
     return [key]
+
+
+def _same_double(value: Scalar, type: LogicalType) -> tuple[Decimal, ...]:
+    """The least and the greatest number that readers may take for a literal's double; none if the literal is an
+    integer, or no value of the type is near it."""
+    text = literal_text(value)
+    if text is None or isinstance(value, str | bool):
+        return ()
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return ()
+    double = float(text)
+    if not math.isfinite(double) or abs(double) > _GREATEST:
+        return ()
+    unit = Decimal(1).scaleb(-(type.scale or 0))
+    with localcontext(_WIDE):
+        if type.kind is Kind.INT:  # rounded to the nearest double
+            below, above = (Decimal(math.nextafter(double, end)) for end in (-math.inf, math.inf))
+            below, above = (Decimal(double) + below) / 2, (Decimal(double) + above) / 2
+        else:  # divided or multiplied as doubles, which is some steps off
+            near = _DOUBLE_STEPS * Decimal(math.ulp(double))
+            below, above = Decimal(double) - near, Decimal(double) + near
+        least, greatest = below.quantize(unit, ROUND_CEILING), above.quantize(unit, ROUND_FLOOR)
+        if least > greatest:
+            return ()
+        # pyarrow takes 17 * 1e-4 for the decimal 0.0017, which is not the double 0.0017
+        off = unit / 2 if type.kind is Kind.DECIMAL and isinstance(value, float) else 0
+        return least - off, greatest + off
 
 
 def kind_sql(kind: Kind, type_sql: str) -> str:

@@ -60,7 +60,7 @@ def condition(fields: Sequence[Bucket], values: Sequence[Scalar], type: LogicalT
 
 
 def hash_of(value: Scalar, type: LogicalType) -> int | None:
-    """The non-negative hash of a literal, as a value of a type; None if it is not a value of a type with buckets."""
+    """The non-negative hash of a literal, as a value of a type; None if it is not one value of a type with buckets."""
     data = bytes_of(value, type)
     return None if data is None else mmh3.hash(data) & 0x7FFF_FFFF
 
@@ -68,7 +68,7 @@ def hash_of(value: Scalar, type: LogicalType) -> int | None:
 def bytes_of(value: Scalar, type: LogicalType) -> bytes | None:
     """The bytes of a literal that are hashed; None as of `hash_of`."""
     text, known = literal_text(value), keys.read(value, type.kind)
-    if text is None or known is None:
+    if text is None or known is None or len(keys.readings(value, type)) > 1:
         return None
     match type.kind:
         case Kind.INT | Kind.TIME | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:

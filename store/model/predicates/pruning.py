@@ -26,8 +26,10 @@ literal NaN is not decided.
 
 **Not known.** A row that is missing or not PRUNING, a missing bound, or one of another kind than the column's type (the
 column was widened since) leaves a comparison undecided: the file may satisfy it, and not as a whole. A FLOAT compares
-with the literal as readers with either precision do: as the nearest float and as the nearest double. A time between two
-microseconds is both of them, because readers without nanoseconds cut or round it.
+with the literal as readers with either precision do: as the nearest float and as the nearest double. An INT or DECIMAL
+compares with a literal that is no integer by value, and as a double, of which an INT beyond 2^53 and a DECIMAL of more
+than 15 digits have the same one as their neighbours. A time between two microseconds is both of them, because readers
+without nanoseconds cut or round it.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from store.model.freshness import prunes_sql
-from store.model.logical_types import FLOATING, TEMPORAL, Kind, LogicalType
+from store.model.logical_types import FLOATING, Kind, LogicalType
 from store.model.predicates import bounds, buckets
 from store.model.predicates.bounds import KEYS, kind_sql
 from store.model.predicates.buckets import Bucket
@@ -317,9 +319,9 @@ def _plain(node: Node, find: Callable[[str], Column], *, negated: bool) -> _Plai
 
 
 def _comparison(leaf: Leaf, column: Column, negated: bool) -> _Plain:
-    kind = None if column.type is None else column.type.kind
-    if kind is None or kind not in KEYS:
+    if column.type is None or column.type.kind not in KEYS:
         return _Constant.UNDECIDED
+    kind = column.type.kind
     for value in leaf.values:
         if value is not None and bounds.read(_local(value, kind), kind) is None:
             raise BadLiteral(
@@ -341,9 +343,10 @@ def _comparison(leaf: Leaf, column: Column, negated: bool) -> _Plain:
         return _Every(members) if negated else _Any(members)
     if negated and None in values:
         return _Constant.NEVER
-    if kind in TEMPORAL and any("." in str(bounds.read(value, kind)) for value in values if value is not None):
-        return _Constant.UNDECIDED  # finer than a microsecond, the unit in which a lookup compares
-    return _Test(column, Op.IN, tuple(value for value in values if value is not None), negated)
+    known = [value for value in values if value is not None]
+    if kind is not Kind.FLOAT and any(len(bounds.readings(value, column.type)) > 1 for value in known):
+        return _Constant.UNDECIDED  # a lookup finds the readings of a literal, and not what is between them
+    return _Test(column, Op.IN, tuple(known), negated)
 
 
 def _single(column: Column, op: Op, value: Scalar, negated: bool) -> _Plain:
@@ -384,7 +387,7 @@ def _expected(kind: Kind) -> str:
 def _facts(tests: Mapping[int, _Test], column: Column) -> Facts:
     kind = None if column.type is None else column.type.kind
     is_typed = "TRUE" if kind is None or kind not in KEYS else f"coalesce({kind_sql(kind, 's.logical_type')}, FALSE)"
-    bounds_of = _Bounds(kind)
+    bounds_of = _Bounds(column.type)
     selected: dict[str, str] = {}
     parameters: list[Any] = []
     lookups: list[str] = []
@@ -403,8 +406,9 @@ def _facts(tests: Mapping[int, _Test], column: Column) -> Facts:
 class _Bounds:
     """SQL of comparisons with the bounds of a row."""
 
-    def __init__(self, kind: Kind | None):
-        self.kind = kind
+    def __init__(self, type: LogicalType | None):
+        self.type, self.kind = type, None if type is None else type.kind
+        kind = self.kind
         floats = kind in FLOATING  # a bound NaN says nothing of the numbers
         self.low, self.high = (f"nullif(s.{side}, 'NaN')" if floats else f"s.{side}" for side in ("min", "max"))
         self.has_nan = "s.nan_count > 0" if floats else ""  # known of a row that is PRUNING
@@ -441,8 +445,8 @@ class _Bounds:
 
     def _compared(self, bound: str, op: Op, value: Scalar, parameters: list[Any]) -> str:
         """True if the comparison holds for any reading of the literal."""
-        assert self.kind is not None
-        key, readings = KEYS[self.kind], bounds.readings(value, self.kind)
+        assert self.type is not None
+        key, readings = KEYS[self.type.kind], bounds.readings(value, self.type)
         reading = max(readings) if op in _BELOW else min(readings)
         leaf = resolve(Leaf("min", op, (reading,)), {"min": pa.field("min", key.type)})
         return "NULL" if leaf is None else key_sql(leaf, key, bound, parameters)
@@ -451,9 +455,9 @@ class _Bounds:
 
     def members(self, values: Collection[Scalar]) -> list[Any]:
         """The members as sort keys, sorted; those that no value equals are left out."""
-        assert self.kind is not None
-        type = KEYS[self.kind].type
-        readings = {reading for value in values for reading in bounds.readings(value, self.kind)}
+        assert self.type is not None
+        type = KEYS[self.type.kind].type
+        readings = {reading for value in values for reading in bounds.readings(value, self.type)}
         leaf = resolve(Leaf("min", Op.IN, tuple(readings)), {"min": pa.field("min", type)})
         return sorted(leaf.values) if leaf is not None else []
 

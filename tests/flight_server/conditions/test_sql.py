@@ -159,3 +159,12 @@ def test_long_condition_becomes_one_flat_array():
     tree = parse_where(" OR ".join(f"a = {i}" for i in range(1000)))
     assert len(tree["or"]) == 1000 and tree["or"][-1] == leaf("a", "EQ", 999)
     parse(tree)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("9007199254740992e0", float), ("-1E3", float), ("1.5", Decimal), ("9007199254740992.0", Decimal), ("12", int)],
+)
+def test_number_has_the_type_that_engines_read(text, kind):
+    (value,) = parse_where(f"a = {text}")["values"]
+    assert type(value) is kind and value == kind(text)
