@@ -96,7 +96,12 @@ class App:
         self.access = Access(self.catalog)
         self.vault = Vault(settings.db.with_name(settings.db.name + ".secrets"))
 
-        self.streams = Streams(settings.max_streams, settings.stream_seconds, settings.max_stream_bytes)
+        self.streams = Streams(
+            settings.max_streams,
+            settings.stream_seconds,
+            settings.max_stream_bytes,
+            stall_seconds=settings.stream_stall_seconds,
+        )
         self.slices = SliceCache(settings.cache_bytes)
         self.scanner = Scanner(self.database, self.catalog, self.versions, self.slices, self.streams)
         self.planner = ScanPlanner(self.database, self.catalog, self.streams)

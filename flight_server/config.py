@@ -203,6 +203,7 @@ class Settings:
         max_streams: Maximum number of concurrent large answers.
         max_stream_bytes: Maximum memory of one answer.
         stream_seconds: Maximum duration of one answer, pauses of its reader included.
+        stream_stall_seconds: Maximum pause of its reader between two batches.
         auto_analyze: Default policy of connectors (see `capture.policy`).
         auto_analyze_seconds: Seconds between two inspections of lakes with a policy.
         checks: File of rules that are checked after each capture.
@@ -256,6 +257,7 @@ class Settings:
     max_streams: Annotated[int, _whole(1)] = 128
     max_stream_bytes: Annotated[int, _whole(1)] = 1 << 30
     stream_seconds: Annotated[float, _seconds] = 3600.0
+    stream_stall_seconds: Annotated[float, _seconds] = 300.0
     auto_analyze: Annotated[str, _auto] = "off"
     auto_analyze_seconds: Annotated[float, _seconds] = 300.0
     checks: Annotated[Path | None, _path] = None

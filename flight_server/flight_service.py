@@ -240,13 +240,14 @@ class StatflightServer(flight.FlightServerBase):
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         with self._answering(context, "DoGet") as call:
             caller, role = self._reader(call), self.app.role
-            if role.tells:
-                (name, schema, answer), generation = role.consistently(
-                    lambda: self._read(call, caller, ticket.ticket), _discard
-                )
-                call.tell(role, generation)
-            else:
-                name, schema, answer = self._read(call, caller, ticket.ticket)
+            with self.app.streams.asked_by(lambda: _who(caller, context.peer())):
+                if role.tells:
+                    (name, schema, answer), generation = role.consistently(
+                        lambda: self._read(call, caller, ticket.ticket), _discard
+                    )
+                    call.tell(role, generation)
+                else:
+                    name, schema, answer = self._read(call, caller, ticket.ticket)
             if isinstance(answer, pa.Table):
                 if self.metrics is not None:
                     self.metrics.rows_read(name, answer.num_rows)
@@ -407,6 +408,11 @@ class StatflightServer(flight.FlightServerBase):
         endpoints = [flight.FlightEndpoint(tickets.to_ticket(part), self._locations) for part in parts]
         ordered = not any(part.part is not None and part.part.modulus > 1 for part in parts)
         return flight.FlightInfo(parts[0].schema, descriptor, endpoints, -1, -1, ordered=ordered)
+
+
+def _who(caller: Principal, peer: str) -> str:
+    """A caller among which the places of streams are shared: a token's name, else the host."""
+    return peer.rpartition(":")[0] if caller is ANONYMOUS else caller.name
 
 
 def _discard(answer: tuple[str, pa.Schema, pa.Table | Stream]) -> None:

@@ -5,6 +5,11 @@ counts towards a limit until its last batch is sent, its caller disconnects, or 
 queries that compute their first batches at once is limited, too: more of them do not increase DuckDB's throughput, and
 would take CPU time from requests that need no query. One thread checks deadlines and cancellation for all, because a
 thread that is blocked inside DuckDB or gRPC cannot do so itself.
+
+A stream is stalled while its reader does not take the next batch. One caller cannot keep others out by that: a caller
+has a share of the places, and a stream that stalls gives its place to one that wants to begin where its caller has more
+than a fair part. After a while it ends in any case, sooner where many of one caller stall. What it held (a query that
+sorts holds all of its rows) is freed at once, and its reader, if it ever reads on, gets an error.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
@@ -28,6 +33,9 @@ MAX_QUERIES: Final = max(4, 2 * (os.cpu_count() or 1))  # default of the setting
 SMALL_BATCHES: Final = 2  # answers of at most that many batches
 SMALL_ROWS: Final = 16_384  # and rows are not streams
 LARGEST_WHOLE: Final = 1 << 30  # bytes; answers that are not streams are smaller
+STALLED_SECONDS: Final = 1.0  # without taking a batch, after which a stream may lose its place to another
+CROWD_SECONDS: Final = 30.0  # longest pause of a reader whose caller has many that pause
+_RESERVE: Final = 8  # the part of the places that one caller alone cannot take; and more that stall are many
 _TICK: Final = 0.015  # seconds between two checks
 _IDLE_TICKS: Final = 20  # checks without running queries after which the thread ends
 
@@ -48,6 +56,7 @@ class Watched:
         self._cursor, self._is_cancelled, self._deadline = cursor, is_cancelled, deadline
         self._lock = threading.Lock()
         self._ended = self._left = self._late = False
+        self._stopped: Exception | None = None
         self._on_end: Callable[[], None] | None = None
 
     def still_runs(self, now: float) -> bool:
@@ -85,6 +94,11 @@ class Watched:
         if on_end is not None:
             on_end()
 
+    def stop(self, reason: Exception) -> None:
+        """Ends the watch; whoever goes on is told the reason."""
+        self._stopped = reason
+        self.end()
+
     def check(self) -> None:
         """Raises Cancelled or DeadlineExceeded if the query has to stop."""
         if self._left or self._late:
@@ -94,7 +108,7 @@ class Watched:
     def running(self) -> Iterator[None]:
         """Context for calls of DuckDB: raises the reason of an interruption, Cancelled or DeadlineExceeded."""
         try:
-            if self._late:
+            if self._late or self._stopped is not None:
                 raise self._reason()
             yield
         except (duckdb.InterruptException, pa.ArrowException, OSError) as error:
@@ -104,6 +118,8 @@ class Watched:
             raise RuntimeError("the query failed") from error  # not the caller's fault
 
     def _reason(self) -> Exception:
+        if self._stopped is not None:
+            return self._stopped
         if self._late:
             return DeadlineExceeded("the stream took longer than this server allows", hint="read less at once")
         return Cancelled("the call was cancelled")
@@ -123,6 +139,8 @@ class Stream:
         bytes_of: Callable[[pa.RecordBatch], int],
     ):
         self._watched, self._batches, self._left, self._bytes_of = watched, batches, most_bytes, bytes_of
+        self._lock = threading.Lock()  # held while the next batch is made
+        self._taken_at = time.monotonic()
         self._pieces: deque[pa.RecordBatch] = deque()
         self._on_close: list[Callable[[], None]] = []
 
@@ -140,6 +158,29 @@ class Stream:
         return self
 
     def __next__(self) -> pa.RecordBatch:
+        with self._lock:
+            try:
+                return self._next()
+            finally:
+                self._taken_at = time.monotonic()
+
+    def stalled_seconds(self, now: float) -> float:
+        """The time since the reader took a batch; 0 while one is made."""
+        return 0.0 if self._lock.locked() else now - self._taken_at
+
+    def evict(self) -> bool:
+        """Ends a stalled stream and frees what it holds; False if its reader has just come back."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._watched.stop(ResourceExhausted("the stream was ended, because its reader had stopped", hint=_AGAIN))
+            self._batches = iter(())
+            self._pieces.clear()
+        finally:
+            self._lock.release()
+        return True
+
+    def _next(self) -> pa.RecordBatch:
         try:
             with self._watched.running():
                 while not self._pieces:
@@ -165,6 +206,9 @@ class Stream:
         self._watched.end()
         for on_close in self._on_close:
             on_close()
+
+
+_AGAIN: Final = "read it again, without long pauses"
 
 
 def _too_large() -> ResourceExhausted:
@@ -247,17 +291,41 @@ class Streams:
     Args:
         places: Most concurrent streams.
         seconds: Longest duration of a query or stream.
+        stall_seconds: Longest time that a reader may take from one batch to the next.
         most_bytes: Most bytes of an answer.
         queries: Most queries that compute their first batches at once.
     """
 
-    def __init__(self, places: int, seconds: float, most_bytes: int, queries: int = MAX_QUERIES):
-        self.places, self.seconds, self.most_bytes = places, seconds, most_bytes
+    def __init__(
+        self,
+        places: int,
+        seconds: float,
+        most_bytes: int,
+        queries: int = MAX_QUERIES,
+        stall_seconds: float = float("inf"),
+    ):
+        self.places, self.seconds, self.most_bytes, self.stall_seconds = places, seconds, most_bytes, stall_seconds
         self.query_slots = FairSemaphore(queries)
-        self.running = 0
+        self._open: dict[Stream, str] = {}  # stream that has a place → its caller
+        self._evicted: dict[Stream, str] = {}  # stream without one, whose reader has not come back yet
+        self._asking = threading.local()
         self._watched: set[Watched] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+
+    @property
+    def running(self) -> int:
+        """The number of streams that have a place."""
+        return len(self._open)
+
+    @contextmanager
+    def asked_by(self, caller: Callable[[], str]) -> Iterator[None]:
+        """Context in which this thread begins streams for a caller, whose name is asked for if there is one."""
+        self._asking.caller = caller
+        try:
+            yield
+        finally:
+            self._asking.caller = None
 
     def run(
         self,
@@ -341,19 +409,84 @@ class Streams:
     def _stream(
         self, watched: Watched, batches: Iterator[pa.RecordBatch], bytes_of: Callable[[pa.RecordBatch], int]
     ) -> Stream:
-        with self._lock:
-            running = self.running
-            if running < self.places:
-                self.running += 1
-        if running >= self.places:
+        asking = getattr(self._asking, "caller", None)
+        caller = "" if asking is None else asking()
+        stream = Stream(watched, batches, self.most_bytes, bytes_of)
+        try:
+            self._admit_stream(stream, caller)
+        except ResourceExhausted:
             watched.end()
-            raise ResourceExhausted(f"too many streams: {running} are running", hint="try again later")
-        watched.then(self._free)
-        return Stream(watched, batches, self.most_bytes, bytes_of)
+            raise
+        watched.then(lambda: self._free(stream))
+        return stream.then(lambda: self._forget(stream))
 
-    def _free(self) -> None:
+    def _admit_stream(self, stream: Stream, caller: str) -> None:
+        """Gives a stream a place, if need be that of a stalled one."""
         with self._lock:
-            self.running -= 1
+            unread = sum(each == caller for each in self._evicted.values())
+        if unread > self.places:
+            raise ResourceExhausted("too many of your streams were left unread", hint="close them")
+        while True:
+            with self._lock:
+                callers = Counter(self._open.values())
+                victims, refusal = self._full(callers, caller)
+                if refusal is None:
+                    self._open[stream] = caller
+                    return
+            if not any(self._evict(victim) for victim in victims):
+                raise refusal
+
+    def _full(self, callers: Counter[str], caller: str) -> tuple[list[Stream], ResourceExhausted | None]:
+        """Why a caller gets no place, None if it does, and the streams that may give it theirs, the best first."""
+        own, again = callers[caller], "try again later"
+        if own and own >= self.places - self.places // _RESERVE:
+            refusal = ResourceExhausted(f"too many streams: {own} of yours are running", hint=again)
+            return self._stalled(lambda other: other == caller), refusal
+        if self.running < self.places:
+            return [], None
+        fair = self.places // len({*callers, caller})
+        refusal = ResourceExhausted(f"too many streams: {self.running} are running", hint=again)
+        return self._stalled(lambda other: callers[other] > fair), refusal
+
+    def _stalled(self, of: Callable[[str], bool]) -> list[Stream]:
+        """The stalled streams of some callers, the longest stalled first."""
+        now = time.monotonic()
+        seconds = {stream: stream.stalled_seconds(now) for stream, caller in self._open.items() if of(caller)}
+        stalled = [stream for stream, stall in seconds.items() if stall >= STALLED_SECONDS]
+        return sorted(stalled, key=lambda stream: -seconds[stream])
+
+    def _overdue(self, now: float) -> list[Stream]:
+        """The streams that have stalled for too long."""
+        by_caller: dict[str, list[tuple[float, Stream]]] = {}
+        for stream, caller in self._open.items():
+            by_caller.setdefault(caller, []).append((stream.stalled_seconds(now), stream))
+        few, crowd_seconds = max(1, self.places // _RESERVE), min(CROWD_SECONDS, self.stall_seconds)
+        found = []
+        for stalls in by_caller.values():
+            stalls.sort(key=lambda pair: pair[0])
+            found += [stream for seconds, stream in stalls[:few] if seconds > self.stall_seconds]
+            found += [stream for seconds, stream in stalls[few:] if seconds > crowd_seconds]
+        return found
+
+    def _evict(self, stream: Stream) -> bool:
+        with self._lock:
+            caller = self._open.get(stream)
+            if caller is None:
+                return True  # it has just ended
+            self._evicted[stream] = caller
+        if stream.evict():
+            return True
+        with self._lock:
+            self._evicted.pop(stream, None)
+        return False
+
+    def _free(self, stream: Stream) -> None:
+        with self._lock:
+            self._open.pop(stream, None)
+
+    def _forget(self, stream: Stream) -> None:
+        with self._lock:
+            self._evicted.pop(stream, None)
 
     def _watch_over(
         self, cursor: Connection | None, is_cancelled: Callable[[], bool], seconds: float | None = None
@@ -379,6 +512,9 @@ class Streams:
             ended = [each for each in watched if not each.still_runs(now)]
             with self._lock:
                 self._watched.difference_update(ended)
+                overdue = self._overdue(now)
+            for stream in overdue:
+                self._evict(stream)
             time.sleep(_TICK)
 
 

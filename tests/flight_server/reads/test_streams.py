@@ -25,9 +25,23 @@ def database():
     database.close()
 
 
-def run(streams, database, sql, is_cancelled=lambda: False):
+def run(streams, database, sql, is_cancelled=lambda: False, caller=""):
     cursor = database.read()
-    return streams.run(cursor, lambda: cursor.sql(sql).to_arrow_reader(8192), SCHEMA, is_cancelled)
+    with streams.asked_by(lambda: caller):
+        return streams.run(cursor, lambda: cursor.sql(sql).to_arrow_reader(8192), SCHEMA, is_cancelled)
+
+
+def wait_until(holds):
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def stalls_at_once(monkeypatch):
+    """Every stream that is not being read counts as stalled."""
+    monkeypatch.setattr("flight_server.reads.streams.STALLED_SECONDS", 0.0)
 
 
 def test_small_result_takes_no_place(database):
@@ -121,6 +135,76 @@ def test_unread_stream_frees_its_place_at_the_deadline(database):
         for _ in stream:
             pass
     assert streams.running == 0
+
+
+def test_a_stalled_stream_ends_and_tells_its_reader(database):
+    streams = Streams(places=1, seconds=60, most_bytes=1 << 40, stall_seconds=0.3)
+    stream = run(streams, database, ENDLESS)
+    next(stream)
+    wait_until(lambda: not streams.running)
+    assert not stream._pieces and next(stream._batches, None) is None  # what it held is freed before it is closed
+    with pytest.raises(ResourceExhausted, match="its reader had stopped"):
+        next(stream)
+    assert not streams._evicted
+
+
+def test_of_many_stalled_streams_of_a_caller_most_end_sooner(database, monkeypatch):
+    monkeypatch.setattr("flight_server.reads.streams.CROWD_SECONDS", 0.2)
+    streams = Streams(places=16, seconds=60, most_bytes=1 << 40, stall_seconds=60)
+    many = [run(streams, database, ENDLESS, caller="greedy") for _ in range(5)]
+    few = [run(streams, database, ENDLESS, caller="modest") for _ in range(2)]
+    wait_until(lambda: len(streams._evicted) == 3)
+    assert set(streams._evicted) == set(many[:3]) and streams.running == 4
+    for stream in (*many, *few):
+        stream.close()
+
+
+def test_a_caller_has_a_share_of_the_places(database, stalls_at_once):
+    streams = Streams(places=8, seconds=60, most_bytes=1 << 40)
+    greedy = [run(streams, database, ENDLESS, caller="greedy") for _ in range(7)]
+    another = run(streams, database, ENDLESS, caller="greedy")  # in place of its own first one
+    assert streams.running == 7
+    with pytest.raises(ResourceExhausted, match="its reader had stopped"):
+        next(greedy[0])
+    last = run(streams, database, ENDLESS, caller="modest")
+    assert streams.running == 8 and next(last).num_rows and next(another).num_rows and next(greedy[2]).num_rows
+    for stream in (*greedy, another, last):
+        stream.close()
+    assert streams.running == 0 and not streams._evicted
+
+
+def test_stalled_streams_give_way_to_callers_with_less(database, stalls_at_once):
+    streams = Streams(places=4, seconds=60, most_bytes=1 << 40)
+    greedy = [run(streams, database, ENDLESS, caller="greedy") for _ in range(3)]
+    modest = [run(streams, database, ENDLESS, caller="modest") for _ in range(2)]
+    assert streams.running == 4 and set(streams._evicted) == {greedy[0]}
+    with pytest.raises(ResourceExhausted, match="4 are running"):
+        run(streams, database, ENDLESS, caller="greedy")  # each has a fair part
+    for stream in (*greedy, *modest):
+        stream.close()
+
+
+def test_streams_that_are_read_keep_their_places(database):
+    streams = Streams(places=2, seconds=60, most_bytes=1 << 40)
+    read = [run(streams, database, ENDLESS, caller="busy") for _ in range(2)]
+    for caller, own in (("busy", "2 of yours"), ("other", "2 are running")):
+        assert all(next(stream).num_rows for stream in read)
+        with pytest.raises(ResourceExhausted, match=own):
+            run(streams, database, ENDLESS, caller=caller)
+    for stream in read:
+        stream.close()
+
+
+def test_what_is_left_unread_is_limited(database, stalls_at_once):
+    streams = Streams(places=1, seconds=60, most_bytes=1 << 40)
+    left = [run(streams, database, ENDLESS, caller="greedy") for _ in range(3)]
+    with pytest.raises(ResourceExhausted, match="left unread"):
+        run(streams, database, ENDLESS, caller="greedy")
+    left[0].close()
+    left.append(run(streams, database, ENDLESS, caller="greedy"))
+    for stream in left:
+        stream.close()
+    assert not streams._evicted
 
 
 def test_cancelled_call_stops_the_query(database):
