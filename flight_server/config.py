@@ -125,6 +125,13 @@ def _flight_addresses(value: Any) -> str:
     return ",".join(addresses)
 
 
+def _patterns(value: Any) -> str:
+    items = value if isinstance(value, list | tuple) else _text(value).split(",")
+    if not all(isinstance(item, str) and item.strip() for item in items):
+        raise ValueError("patterns such as Polars,parquet-go*")
+    return ",".join(item.strip() for item in items)
+
+
 def _policy(value: Any) -> ZonedTimestamps:
     try:
         return ZonedTimestamps(str(value).strip().upper())
@@ -197,6 +204,8 @@ class Settings:
         inline_max_cells: Largest capture, in cells, that a worker computes without Spark; None leaves it to the
             thresholds of `capture.engines.compute.choice`.
         file_sketches: Which sketches of files captures keep: `auto`, `full` or `none` (`capture.spec.FileSketches`).
+        trust_writers: Patterns of writers whose bounds are taken as known to be right, separated by commas
+            (`capture.connectors.known_writers`).
         cache_bytes: Memory for the cache of statistics (Arrow, and records of `resolve`); 0 turns it off.
         arrow_memory_bytes: Most memory for Arrow data, such as batches of puts once they are decompressed; None means
             half of the machine's, 0 no limit.
@@ -252,6 +261,7 @@ class Settings:
     spark: Annotated[Mapping[str, str], _spark] = field(default_factory=dict)
     inline_max_cells: Annotated[int | None, _whole(0)] = None
     file_sketches: Annotated[str, _word("auto", "full", "none")] = "auto"
+    trust_writers: Annotated[str | None, _patterns] = None
     cache_bytes: Annotated[int, _whole(0)] = 256 << 20
     arrow_memory_bytes: Annotated[int | None, _whole(0)] = None
     max_streams: Annotated[int, _whole(1)] = 128

@@ -52,7 +52,11 @@ def joined(facts: Sequence[Mapping[str, Any]], kind: LogicalType) -> dict[str, p
     """Facts for `rows_of_groups` about columns of one type, from those about each: arrays of the same names."""
     type = to_arrow(kind)
     sides = {name: [of[name].cast(type) for of in facts] for name in ("lower", "upper")}
-    others = {name: [of[name] for of in facts] for name in facts[0] if name not in sides}
+    others = {name: [of[name] for of in facts] for name in facts[0] if name not in (*sides, "doubt")}
+    doubts = [of.get("doubt") for of in facts]
+    if any(of_column is not None for of_column in doubts):
+        none = pa.nulls(len(sides["lower"][0]), pa.string())
+        others["doubt"] = [none if of_column is None else of_column for of_column in doubts]
     return {name: pa.concat_arrays(values) for name, values in (others | sides).items()}
 
 
@@ -72,8 +76,8 @@ def rows_of_groups(file_paths: pa.Array, groups: Sequence[Group], ids: ColumnIds
     Args:
         file_paths: Paths of the files.
         groups: Columns of one type each, and what is known of them: `null_count`, `nan_count`, `size_bytes` (compressed
-            bytes of the column in the file), `lower`, `upper`, `lower_exact` and `upper_exact`, arrays with a value for
-            each column and file, as in the result. An exactness may be one value for all.
+            bytes of the column in the file), `lower`, `upper`, `lower_exact`, `upper_exact` and `doubt`, arrays with a
+            value for each column and file, as in the result. An exactness may be one value for all.
         row_count: Live rows of each file.
     """
     columns = [column for group, _ in groups for column in group]
@@ -95,6 +99,8 @@ def rows_of_groups(file_paths: pa.Array, groups: Sequence[Group], ids: ColumnIds
     sides = [_sides(facts, parse(group[0].logical_type), len(group) * files, filled) for group, facts in groups]
     for name, parts in zip(("min", "min_is_exact", "max", "max_is_exact"), zip(*sides, strict=True), strict=True):
         arrays[name] = pa.concat_arrays(parts)
+    if (doubts := _doubts(groups, files)) is not None:
+        arrays |= _doubted(arrays, doubts)
     return pa.table([arrays[name] for name in FILE_COLUMN_SCHEMA.names], FILE_COLUMN_SCHEMA)
 
 
@@ -165,6 +171,28 @@ def _counts(groups: Sequence[Group], name: str, files: int) -> pa.Array | None:
             for (group, _), counts in zip(groups, given, strict=True)
         ]
     )
+
+
+def _doubts(groups: Sequence[Group], files: int) -> pa.Array | None:
+    """The doubts about all groups; None without any."""
+    given = [facts.get("doubt") for _, facts in groups]
+    if all(doubts is None for doubts in given):
+        return None
+    return pa.concat_arrays(
+        [
+            pa.nulls(len(group) * files, pa.string()) if doubts is None else doubts
+            for (group, _), doubts in zip(groups, given, strict=True)
+        ]
+    )
+
+
+def _doubted(arrays: Mapping[str, pa.Array], doubts: pa.Array) -> dict[str, pa.Array]:
+    """The columns of rows whose bounds are in doubt: whether these are attained is not known either."""
+    has_bound = pc.or_(pc.is_valid(arrays["min"]), pc.is_valid(arrays["max"]))
+    doubts = pc.if_else(has_bound, doubts, pa.scalar(None, pa.string()))
+    unsure, unknown = pc.is_valid(doubts), pa.scalar(None, pa.bool_())
+    flags = {name: pc.if_else(unsure, unknown, arrays[name]) for name in ("min_is_exact", "max_is_exact")}
+    return flags | {"doubt": doubts}
 
 
 def _plausible(count: pa.Array, row_count: pa.Array) -> pa.Array:

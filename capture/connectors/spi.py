@@ -66,9 +66,11 @@ FILE_COLUMN_SCHEMA = pa.schema(
         "column_name": TEXT,
         **SCALAR,
         "bytes_scanned": INT,
+        "doubt": TEXT,
     }
 )
-"""`stats.file_columns` without key and provenance, except the compressed bytes of the column in the file."""
+"""`stats.file_columns` without key and provenance, except the compressed bytes of the column in the file, and with the
+reason why its bounds may be wrong (`known_writers.doubt`), null if there is none."""
 
 COLUMN_SCHEMA = pa.schema({"column_id": INT, "column_name": TEXT} | SCALAR)
 """`stats.columns` without key and provenance."""

@@ -127,6 +127,7 @@ def worker(
         engine=settings.scan_engine,
         inline_max_cells=settings.inline_max_cells,
         file_sketches=settings.file_sketches,
+        trust_writers=settings.trust_writers,
         log_level=settings.log_level,
         log_format=settings.log_format,
     )

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from capture.connectors import known_writers
 from capture.engines import default_engines
 from capture.registry import Registry
 from capture.spark.session import Spark
@@ -43,6 +44,7 @@ def run_worker(
     engine: str = "auto",
     file_sketches: str = "auto",
     worker_id: str | None = None,
+    trust_writers: str | None = None,
 ) -> int:
     """Works until SIGTERM or SIGINT, or until the parent process ends. Returns 0, or 1 when the server refuses the
     worker."""
@@ -55,6 +57,7 @@ def run_worker(
     of_own: dict[str, Any] = (
         {} if parent_pid is None else {"generic_options": [NO_PROXY]}
     )  # the server is on this machine
+    known_writers.trust(trust_writers.split(",") if trust_writers else ())
     spark = Spark(spark_master, settings=spark_conf)
     worker = Worker(
         Connection(server_uri, token, tls_roots, tls_cert=tls_cert, tls_key=tls_key, **of_own),

@@ -131,6 +131,7 @@ class OwnWorkers:
             "engine": self._settings.scan_engine,
             "inline_max_cells": self._settings.inline_max_cells,
             "file_sketches": self._settings.file_sketches,
+            "trust_writers": self._settings.trust_writers,
             "control_only": self._settings.workers == 0,
             "parent_pid": os.getpid(),
             "log_level": self._settings.log_level,

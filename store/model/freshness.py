@@ -25,6 +25,10 @@ CONTRADICTED: Final = 0.0
 """`confidence_level` of a record about data that contradicts the metadata of its table. Readers that skip data by that
 metadata may miss rows."""
 
+UNCONFIRMED: Final = 0.5
+"""`confidence_level` of a record with bounds whose writer is not known to be right, until the data was read. A record
+with a level up to this one is never PRUNING."""
+
 UNCOMPARED: Final = "INTERVAL"  # how the types begin whose bounds are stored, but have no order
 USABLE_COLUMNS: Final = (
     "completeness",
@@ -117,9 +121,14 @@ def stored_freshness_sql(snapshot_id: str, current: str) -> str:
 
 
 def is_whole(row: Mapping[str, Any]) -> bool:
-    """True if a record is complete, not from a sample, and not CONTRADICTED."""
-    is_sure = row.get("confidence_level") != CONTRADICTED
-    return row.get("completeness") == "COMPLETE" and is_sure and not row.get("row_groups_sampled")
+    """True if a record is complete, not from a sample, and not in doubt."""
+    return row.get("completeness") == "COMPLETE" and not in_doubt(row) and not row.get("row_groups_sampled")
+
+
+def in_doubt(row: Mapping[str, Any]) -> bool:
+    """True for a record that is CONTRADICTED or UNCONFIRMED."""
+    level = row.get("confidence_level")
+    return level is not None and level <= UNCONFIRMED
 
 
 def usable_for(label: str | None, row: Mapping[str, Any]) -> str:
@@ -135,7 +144,7 @@ def is_whole_sql(row: str) -> str:
     """SQL of `is_whole`, never NULL; `row` is the record's alias."""
     return (
         f"coalesce({row}.completeness = 'COMPLETE', false) AND coalesce({row}.row_groups_sampled, 0) = 0"
-        f" AND {row}.confidence_level IS DISTINCT FROM {CONTRADICTED}"
+        f" AND coalesce({row}.confidence_level, 1) > {UNCONFIRMED}"
     )
 
 
@@ -167,9 +176,9 @@ def prunes_sql(row: str, columns: Collection[str] = USABLE_COLUMNS) -> str:
 
 
 def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
-    """A mask of the rows that are complete, not from a sample, and not CONTRADICTED; without nulls."""
+    """A mask of the rows that are complete, not from a sample, and not in doubt; without nulls."""
     complete = pc.equal(rows["completeness"], "COMPLETE").fill_null(False)
-    complete = pc.and_not(complete, pc.equal(rows["confidence_level"], CONTRADICTED).fill_null(False))
+    complete = pc.and_not(complete, pc.less_equal(rows["confidence_level"], UNCONFIRMED).fill_null(False))
     return pc.and_(complete, pc.equal(pc.fill_null(rows["row_groups_sampled"], 0), 0))
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capture.connectors.footers.writers import GREGORIAN_DAY, UNKNOWN, ZONED_US, Writer
+from capture.connectors.known_writers import bound_type
 from store.model.logical_types import FLOATING, Kind, LogicalType, from_arrow, to_arrow
 from store.model.names import column_key
 
@@ -62,11 +63,18 @@ class FooterLeaf:
     untyped: bool = False  # Arrow's null type; another file's type of the column takes precedence
     field_id: int | None = None
     width_bytes: int | None = None  # width of an integer in the Arrow type
+    bound_type: str = ""  # output of `known_writers.bound_type`
+    writer: Writer = UNKNOWN
 
     @property
     def is_leaf(self) -> bool:
         """True if the column has scalar values; structs, lists and maps do not."""
         return self.index is not None
+
+    @property
+    def doubt(self) -> str:
+        """The reason why the bounds may be wrong; empty if their writer is known to be right."""
+        return self.writer.doubt(self.bound_type)
 
     @property
     def name(self) -> str:
@@ -162,11 +170,13 @@ def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, c
         untyped=pa.types.is_null(type),
         field_id=int(number) if number else None,
         width_bytes=type.bit_width // 8 if pa.types.is_integer(type) else None,
+        bound_type=bound_type(kind.kind, physical, unsigned=unsigned),
     )
 
 
 def _trusted(leaf: FooterLeaf, writer: Writer) -> FooterLeaf:
     """The column, its decoder limited to bounds that are right by this writer."""
+    leaf = replace(leaf, writer=writer)
     kind, is_signed, read = leaf.logical_type.kind, leaf.old_bounds, leaf.read
     if read is None or writer.has_wrong_bounds(leaf.physical, kind is Kind.DECIMAL, is_signed):
         return replace(leaf, read=None)

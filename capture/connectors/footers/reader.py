@@ -8,6 +8,8 @@ because pyarrow exposes neither exactness nor NaN counts, and crashes the proces
 * numbers, dates, times, booleans have exact bounds. Bounds of floats skip NaN (store/SEMANTICS.md §4) and are exact as
   least and greatest number; a NaN bound is ignored, and nan_count is known only if the footer has it;
 * writers known to be wrong (`writers`) have no bounds of the types concerned;
+* a null count is unknown if the chunk has fewer values, or has bounds though all would be null, or if its writer is
+  known to count wrongly;
 * byte arrays: exactness as flagged; without a flag, exact if the writer never truncates, else unknown (null). Of
   dictionaries with nulls it is unknown: Arrow's bounds may be those of an entry that no row has.
 """
@@ -177,7 +179,7 @@ def _rolled_up(footer: Footer, leaf: FooterLeaf) -> LeafStats:
     for group in footer.groups:
         chunk = group[leaf.index]
         size = None if size is None or chunk.size_bytes is None else size + chunk.size_bytes
-        here = 0 if leaf.required else chunk.null_count
+        here = 0 if leaf.required else _nulls(leaf, chunk)
         nulls = None if nulls is None or here is None else nulls + here
         if leaf.is_float:
             count = 0 if chunk.num_values == here else chunk.nan_count
@@ -200,6 +202,15 @@ def _rolled_up(footer: Footer, leaf: FooterLeaf) -> LeafStats:
     if not bounded or lower is None:
         lower = upper = lower_exact = upper_exact = None
     return LeafStats(nulls, nans if leaf.is_float else None, size, lower, upper, lower_exact, upper_exact)
+
+
+def _nulls(leaf: FooterLeaf, chunk: Chunk) -> int | None:
+    """The nulls of a chunk; None if they are unknown, or cannot be believed."""
+    nulls = chunk.null_count
+    if nulls and (nulls > chunk.num_values >= 0 or leaf.writer.miscounts_nulls):
+        return None
+    has_bounds = chunk.min_value is not None or chunk.old_min is not None
+    return None if nulls and nulls == chunk.num_values and has_bounds else nulls
 
 
 def _bounds_of(leaf: FooterLeaf, chunk: Chunk) -> tuple[Bound | None, Bound | None]:

@@ -131,9 +131,10 @@ def footer_facts(
     """
     found: list[LeafStats] = []
     kinds: list[LogicalType] = []
+    doubts: list[str | None] = []
     unknown = LeafStats()
     for find, read in product(columns, footers):
-        statistics, file_kind = unknown, kind
+        statistics, file_kind, doubt = unknown, kind, ""
         if read is not None:
             footer, leaves = read
             position = find(footer)
@@ -143,11 +144,12 @@ def footer_facts(
                 statistics = LeafStats(footer.row_count, 0 if kind.kind in FLOATING else None, size)
             else:
                 leaf = footer.leaves[position]
-                statistics, file_kind = stats, leaf.logical_type
+                statistics, file_kind, doubt = stats, leaf.logical_type, leaf.doubt
                 if leaf.untyped:
                     statistics = LeafStats(footer.row_count, stats.nan_count, stats.size_bytes)
         found.append(statistics)
         kinds.append(file_kind)
+        doubts.append(doubt or None)
     nulls, nans, sizes, lowers, uppers, low_exact, high_exact = zip(*found, strict=True) if found else [()] * 7
     ordered = kind.orderable
     return {
@@ -158,6 +160,7 @@ def footer_facts(
         "upper": _typed(uppers, kinds, kind) if ordered else None,
         "lower_exact": pa.array(low_exact, pa.bool_()),
         "upper_exact": pa.array(high_exact, pa.bool_()),
+        "doubt": pa.array(doubts, pa.string()) if any(doubts) else None,
     }
 
 
@@ -180,14 +183,25 @@ def completed(facts: dict[str, Any], others: dict[str, Any], lacking: pa.Array) 
         others: Output of `footer_facts`.
         lacking: Mask of the files of which known `others` replace the facts, a bound with its exactness.
     """
-    whole = {}
+    whole = {"doubt": _doubts(facts, others, lacking)}
     for name, other in others.items():
+        if name == "doubt":
+            continue
         values, known = facts.get(name), others[name.removesuffix("_exact")]
         if values is None or other is None or known is None:
             whole[name] = other if values is None else values
         else:
             whole[name] = pc.if_else(pc.and_(lacking, pc.is_valid(known)), other, values)
     return whole
+
+
+def _doubts(facts: dict[str, Any], others: dict[str, Any], lacking: pa.Array) -> pa.Array | None:
+    """The doubts of `completed`: those of the source of each bound, of both where either may be it."""
+    ours, theirs = (None if doubts is None else doubts for doubts in (facts.get("doubt"), others.get("doubt")))
+    if theirs is None:
+        return ours
+    theirs = pc.if_else(lacking, theirs, pa.scalar(None, pa.string()))
+    return theirs if ours is None else pc.coalesce(ours, theirs)
 
 
 def _typed(values: Sequence[Any], kinds: list[LogicalType], to_kind: LogicalType) -> pa.Array:

@@ -1,10 +1,16 @@
 """Writers of Parquet files whose statistics or calendar differ from what the file says.
 
+Which writers are known to be right is declared in `known_writers`. Bounds that were shown to be wrong are not even
+estimates:
+
 | writer | bounds that are wrong, and so ignored |
 |---|---|
 | parquet-cpp before 1.3 | all but those of signed numbers: compared as signed bytes |
 | parquet-mr before 1.8 (PARQUET-251) | of byte arrays |
 | parquet-cpp(-arrow) before 4.0 (PARQUET-1655, PARQUET-2003), parquet-rs before 10 | of decimals in byte arrays |
+| Polars, of any version: it names none | of decimals in byte arrays; of floats: without pages that have a NaN |
+| parquet-go up to 0.32 | of decimals in byte arrays of varying length |
+| parquet-rs before 5.2 | of byte arrays: shorter ones counted as lesser |
 | Spark before 3.0 (INT96: 3.1), and later in its legacy mode | of dates before 1582-10-15, of timestamps before 1900 |
 
 parquet-java and Arrow ignore the first three, too. In Spark's legacy mode, which it marks in the footer, days before
@@ -23,6 +29,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from capture.connectors.known_writers import CREATED_BY, NOT_NAMED, PARQUET, WriterName, doubt
+
 SPARK: Final = b"org.apache.spark."
 """Prefix of the footer's metadata that Spark writes."""
 
@@ -38,15 +46,14 @@ class Writer:
     """The application that wrote a file, and the calendar it used.
 
     Attributes:
-        name: Name of the application, in lower case; empty if unknown.
+        application: Name and version of the application.
         legacy: True if dates and timestamps are in Spark's legacy calendar.
         legacy_int96: The same of INT96 timestamps.
         is_spark: True if Spark wrote the file; its INT96 timestamps have microseconds.
         zone: The session's time zone, as Spark recorded it.
     """
 
-    name: str = ""
-    version: tuple[int, ...] = ()
+    application: WriterName = NOT_NAMED
     legacy: bool = False
     legacy_int96: bool = False
     is_spark: bool = False
@@ -55,17 +62,36 @@ class Writer:
     @classmethod
     def of(cls, created_by: str | None, metadata: Metadata) -> Writer:
         """The writer of a file, by `created_by` and the key-value metadata of its footer."""
-        match = re.match(r"\s*(\S+)\s+version\s+(\d+(?:\.\d+)*)", created_by or "")
         spark = metadata.get(SPARK + b"version")
         since = _version((spark or b"").decode(errors="replace"))
         return cls(
-            match[1].lower() if match else "",
-            _version(match[2]) if match else (),
+            WriterName.of(created_by, CREATED_BY),
             legacy=SPARK + b"legacyDateTime" in metadata or (spark is not None and since < (3,)),
             legacy_int96=SPARK + b"legacyINT96" in metadata or (spark is not None and since < (3, 1)),
             is_spark=spark is not None,
             zone=metadata.get(SPARK + b"timeZone", b"").decode(errors="replace"),
         )
+
+    @property
+    def name(self) -> str:
+        """Name of the application, in lower case; empty if unknown."""
+        return self.application.name
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Version of the application; empty if unknown."""
+        return self.application.version
+
+    def doubt(self, type: str) -> str:
+        """The reason why this writer's bounds of a type (`known_writers.bound_type`) may be wrong; empty if they are
+        known to be right."""
+        return doubt(PARQUET, self.application, type)
+
+    @property
+    def miscounts_nulls(self) -> bool:
+        """True for a writer whose null counts above 0 may be wrong: Polars counts those of a chunk once for each page,
+        as seen in version 1.44."""
+        return self.name == "polars"
 
     @property
     def keeps_bytes_whole(self) -> bool | None:
@@ -90,7 +116,11 @@ class Writer:
             case "parquet-mr":
                 return in_bytes and self.version < (1, 8)
             case "parquet-rs":
-                return in_bytes and is_decimal and self.version < (10,)
+                return in_bytes and (self.version < (5, 2) or (is_decimal and self.version < (10,)))
+            case "polars":
+                return (in_bytes and is_decimal) or physical in ("FLOAT", "DOUBLE")
+            case "github.com/parquet-go/parquet-go" | "github.com/segmentio/parquet-go":
+                return physical == "BYTE_ARRAY" and is_decimal and self.version < (0, 33)
         return False
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,12 +32,13 @@ from capture.spi import (
     TableHandle,
 )
 from store.model import logical_types
-from store.model.freshness import CONTRADICTED
+from store.model.freshness import CONTRADICTED, UNCONFIRMED
 from store.model.logical_types import FLOATING
 from store.model.puts import Listing
 from store.model.schemas import SCALAR
 from store.model.targets import NO_COLUMN, Target, TargetKind
 
+_MOST_DOUBTS: Final = 5  # that the detail of a decision has
 _COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX", "WIDTH"})
 
 log = logging.getLogger("statflight.worker")
@@ -97,6 +98,7 @@ class _Pass:
         self.wanted = self._wanted()
         self.native = self._native_stats()
         self.is_covered = False  # all records of columns were put by other engines
+        self.doubts: dict[int, frozenset[str]] = {}  # column id → reasons why the bounds of its record may be wrong
 
     def _wanted(self) -> frozenset[str] | None:
         """Names of the columns to read: the requested ones, and the selected ones of a table or file; None for all."""
@@ -120,6 +122,7 @@ class _Pass:
             self._put_earlier()
         kept = self._kept()
         results = [self._with_remarks(self._answer(request, columns, kept)) for request in self.requests]
+        results = [self._with_doubts(result, kept) for result in results]
         results = [replace(result, reason=self._reason) for result in results]
         captured = {
             r.target.column_id
@@ -250,6 +253,18 @@ class _Pass:
             return result
         return replace(result, detail="; ".join(filter(None, (result.detail, *self.native.remarks))))
 
+    def _with_doubts(self, result: CaptureResult, kept: Mapping[int, Mapping[str, Any]]) -> CaptureResult:
+        """The result, with the reasons why its bounds may be wrong appended to its detail if it is CAPTURED."""
+        if result.outcome is not Outcome.CAPTURED or not self.doubts or result.target is None:
+            return result
+        target = result.target
+        stored = self.doubts.keys() - kept.keys()
+        of_columns = stored & {target.column_id} if target.kind is TargetKind.COLUMN else stored
+        reasons = sorted(frozenset[str]().union(*(self.doubts[column_id] for column_id in of_columns)))
+        more = [f"and {len(reasons) - _MOST_DOUBTS} more"] if len(reasons) > _MOST_DOUBTS else []
+        shown = [*reasons[:_MOST_DOUBTS], *more]
+        return replace(result, detail="; ".join(filter(None, (result.detail, *shown))))
+
     def _captured(self, target: Target, detail: str = "") -> CaptureResult:
         return CaptureResult(Outcome.CAPTURED, self.engine_id, detail, target=target, table=self.table)
 
@@ -282,10 +297,15 @@ class _Pass:
     def _put_file_columns(self, part: pa.Table) -> None:
         complete = pc.and_(pc.is_valid(part["null_count"]), pc.is_valid(part["row_count"]))
         part = part.append_column("completeness", pc.if_else(complete, "COMPLETE", "PARTIAL"))
+        unknown, levels = pa.scalar(None, pa.float64()), None
+        if part["doubt"].null_count < part.num_rows:
+            levels = pc.if_else(pc.is_valid(part["doubt"]), UNCONFIRMED, unknown)
         if self.table.contradicted:
             of_columns = pa.array(sorted(self.table.contradicted), pa.int64())
-            doubts = pc.if_else(pc.is_in(part["column_id"], of_columns), CONTRADICTED, pa.scalar(None, pa.float64()))
-            part = part.append_column("confidence_level", doubts)
+            others = unknown if levels is None else levels
+            levels = pc.if_else(pc.is_in(part["column_id"], of_columns), CONTRADICTED, others)
+        if levels is not None:
+            part = part.append_column("confidence_level", levels)
         provenance = self._provenance(True) | {"files_scanned": None}
         self.sink.put("stats.file_columns", with_constants(part, provenance, "stats.file_columns"), extra=True)
 
@@ -361,6 +381,10 @@ class _Pass:
             scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
             complete = scalars["null_count"] is not None and rollup.complete(native.data_file_count)
             records[column_id] = self._provenance(complete, column_id) | scalars | {"column_id": column_id}
+            if rollup.doubts and (scalars["min"] is not None or scalars["max"] is not None):
+                self.doubts[column_id] = rollup.doubts
+                records[column_id] |= {"min_is_exact": None, "max_is_exact": None}
+                records[column_id].setdefault("confidence_level", UNCONFIRMED)
             size = fixed_width(logical_types.parse(rollup.logical_type)) if column_id in widths else None
             if size is not None and scalars["null_count"] is not None and not has_no_values(scalars):
                 records[column_id] |= {"avg_width_bytes": float(size), "max_width_bytes": size}
@@ -368,7 +392,13 @@ class _Pass:
             kept_id = kept["column_id"] or ids.get(kept["column_name"])
             if kept_id:
                 row = combined(records.get(kept_id, {}), kept)
-                records[kept_id] = row | self._provenance(is_complete(row), kept_id) | {"column_id": kept_id}
+                provenance = self._provenance(is_complete(row), kept_id)
+                if kept_id in self.doubts and (kept["min"] is None or kept["max"] is None):
+                    provenance.setdefault("confidence_level", UNCONFIRMED)
+                else:
+                    self.doubts.pop(kept_id, None)
+                    row.pop("confidence_level", None)
+                records[kept_id] = row | provenance | {"column_id": kept_id}
         return records
 
     def _containers(self) -> dict[int, dict[str, Any]]:

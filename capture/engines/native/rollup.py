@@ -29,6 +29,7 @@ class Rollup:
     nan_count: int | None = 0
     sides: dict[str, tuple[str, bool | None] | None] = field(default_factory=lambda: {"min": None, "max": None})
     known: dict[str, bool] = field(default_factory=lambda: {"min": True, "max": True})
+    doubts: frozenset[str] = frozenset()  # reasons why bounds of some files may be wrong
 
     @classmethod
     def of(cls, name: str, logical_type: str, parts: Iterable[Rollup]) -> Rollup:
@@ -37,6 +38,7 @@ class Rollup:
         if len(parts) == 1:
             return parts[0]
         whole.files = sum(part.files for part in parts)
+        whole.doubts = frozenset().union(*(part.doubts for part in parts))
         for count in _COUNTS:
             counts = [getattr(part, count) for part in parts]
             setattr(whole, count, None if None in counts else sum(counts))
@@ -50,6 +52,8 @@ class Rollup:
 
     def add(self, rows: pa.Table) -> None:
         """Adds rows of FILE_COLUMN_SCHEMA about this column in further files, one per file."""
+        if rows["doubt"].null_count < rows.num_rows:
+            self.doubts |= frozenset(pc.unique(rows["doubt"]).drop_null().to_pylist())
         if rows.num_rows == 1 and not self.files:
             self._first(rows.to_pylist()[0])
             return
@@ -124,12 +128,15 @@ class Rollup:
 
 
 def known_scalars(native: NativeStats, table: TableHandle) -> dict[int, dict[str, Any]]:
-    """Column id → `Rollup.scalars` over the metadata of all files, for columns with statistics of at least one."""
+    """Column id → `Rollup.scalars` over the metadata of all files, for columns with statistics of at least one; without
+    bounds that are in doubt."""
     rollups: dict[int, Rollup] = {}
     for part in native.file_columns():
         roll_up(rollups, part, table)
+    nothing = dict.fromkeys(("min", "min_is_exact", "max", "max_is_exact"))
     return {
         column_id: rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
+        | (nothing if rollup.doubts else {})
         for column_id, rollup in rollups.items()
     }
 

@@ -18,7 +18,7 @@ LABELS = st.sampled_from([freshness.EXACT, freshness.INHERITED, freshness.STALE,
 ROWS = st.fixed_dictionaries(
     {
         "completeness": st.sampled_from(["COMPLETE", "PARTIAL", "UNAVAILABLE", None]),
-        "confidence_level": st.sampled_from([None, 0.0, 0.95, 1.0]),
+        "confidence_level": st.sampled_from([None, 0.0, 0.5, 0.95, 1.0]),
         "row_groups_sampled": st.sampled_from([None, 0, 1, 7]),
         "logical_type": st.sampled_from(
             ["INT", "FLOAT", "DOUBLE", "STRING", "INTERVAL", "INTERVAL DAY TO SECOND(3)", None]
@@ -102,11 +102,12 @@ def test_freshness_and_rank_agree_in_sql_and_for_one_row(connection, records, re
         ({"logical_type": "FLOAT", "nan_count": 0}, "PRUNING"),
         ({"completeness": None}, "PLANNING"),
         ({"confidence_level": 0.0}, "PLANNING"),
-        ({"confidence_level": 0.5}, "PRUNING"),
         ({"logical_type": "INTERVAL"}, "PRUNING"),
         ({"logical_type": "INTERVAL YEAR TO MONTH", "max": "P1Y"}, "PLANNING"),
         ({"logical_type": "INTERVAL", "min": "P1D"}, "PLANNING"),
         ({"min": "1", "max": "2"}, "PRUNING"),
+        ({"confidence_level": 0.5}, "PLANNING"),
+        ({"confidence_level": 0.51}, "PRUNING"),
     ],
 )
 def test_only_complete_unsampled_rows_whose_bounds_readers_compare_allow_pruning(row, use):
