@@ -63,15 +63,16 @@ class LogFile:
         return "delta", self.scope, self.place.path, self.size, self.mtime_ns
 
 
-def adds_of(source: LogFile, paths: list[pa.Array]) -> Iterator[pa.Table]:
+def adds_of(source: LogFile, paths: list[pa.Array], engines: list[str]) -> Iterator[pa.Table]:
     """Yields the adds of a source in slices of ADD, or with PARSED in place of null `stats`.
 
     Args:
         paths: Receives all paths that lines add or remove.
+        engines: Receives the `engineInfo` of a commit.
     """
     parts: list[pa.Table] = []
     count = size = 0
-    for adds in _line_adds(source, paths) if source.is_lines else _checkpoint_adds(source):
+    for adds in _line_adds(source, paths, engines) if source.is_lines else _checkpoint_adds(source):
         parts.append(adds)
         count, size = count + len(adds), size + adds.column(ADD.names.index("stats")).nbytes
         if count >= SLICE or size >= SLICE_BYTES:
@@ -137,7 +138,7 @@ def _lines(source: LogFile) -> Iterator[bytes]:
             yield rest
 
 
-def _line_adds(source: LogFile, paths: list[pa.Array]) -> Iterator[pa.Table]:
+def _line_adds(source: LogFile, paths: list[pa.Array], engines: list[str]) -> Iterator[pa.Table]:
     for lines in batched(_lines(source), _ROWS):
         adds, named = [], []
         for action in map(json.loads, lines):
@@ -145,6 +146,8 @@ def _line_adds(source: LogFile, paths: list[pa.Array]) -> Iterator[pa.Table]:
             if add:
                 partition = list((add.get("partitionValues") or {}).items())
                 adds.append({name: add.get(name) for name in ADD.names} | {"partitionValues": partition})
+            if engine := (action.get("commitInfo") or {}).get("engineInfo"):
+                engines.append(str(engine))
             if add or remove:
                 named.append((add or remove)["path"])
         paths.append(pa.array(named, pa.string()))

@@ -9,6 +9,7 @@ In the log:
 * If a column was widened from float to double, the log may have the text of a float, and the file that float.
 * In files with deleted rows no bound is exact.
 * There are no NaN counts, and bounds of floats skip NaN.
+* The commit names its writer (`engineInfo`), which is known to write bounds right or not (`known_writers`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import DeltaColumn
 from capture.connectors.delta.log_statistics import typed
+from capture.connectors.delta.table_log import doubt_about
 from capture.connectors.delta.table_version import TableVersion, has_statistics, position_in, wanted_columns
 from capture.connectors.file_columns import (
     ROWS_PER_TABLE,
@@ -132,12 +134,24 @@ def _facts(
             in_type = typed(values, kind)
             facts[side], attained = enclosing(in_type, kind, upwards=side == "upper", was_float=was_float)
             facts[f"{side}_exact"] = pc.and_(attained, tight)
+    if (doubts := _doubts(files, kind)) is not None:
+        facts["doubt"] = repeated(doubts, count)
     if not footers:
         return facts
     others = footer_facts(footers, [partial(position_in, leaf) for leaf in group], kind)
     counts = pa.array([None if footer is None else footer[0].row_count for footer in footers], pa.int64())
     lacking = pa.repeat(True, len(rows)) if nulls is None else pc.is_null(nulls)
     return completed(facts, of_live_rows(others, rows, repeated(counts, count), tight), lacking)
+
+
+def _doubts(files: TableVersion, kind: LogicalType) -> pa.Array | None:
+    """The reason why each file's logged bounds of a type may be wrong; None without any."""
+    engines = files.column("engine")
+    if engines is None or engines.null_count == len(engines):
+        return None
+    coded = engines.dictionary_encode()
+    reasons = [doubt_about(engine, kind.kind) or None for engine in coded.dictionary.to_pylist()]
+    return pa.array(reasons, pa.string()).take(coded.indices) if any(reasons) else None
 
 
 # The log's bounds.

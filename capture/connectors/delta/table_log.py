@@ -23,8 +23,10 @@ from capture.connectors.delta.lake_table import LakeTable, Outline
 from capture.connectors.delta.log import LogFiles, parse_schema
 from capture.connectors.delta.log_files import SLICE, VECTOR, LogFile, adds_of, heads, one_array, sidecars
 from capture.connectors.delta.log_statistics import partition_values, row_counts, statistics
+from capture.connectors.known_writers import DELTA, ENGINE_INFO, WriterName, bound_type, doubt
 from capture.connectors.storage.immutable_cache import FILES
 from capture.connectors.storage.places import Unreadable, read_each
+from store.model.logical_types import Kind
 
 MAX_COMMITS: Final = 500  # commits replayed on a cached checkpoint in place of a newer one
 _LISTED_BYTES: Final = 8 << 20  # of adds that are not parsed again for their statistics
@@ -49,15 +51,18 @@ _FILES: Final = {
     "num_records": pa.int64(),
     "partition": pa.null(),
     "vectors": VECTOR,
+    "engine": pa.string(),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """File listing of a source: its adds in slices of `LogSlice.files`, and all paths that a commit adds or removes."""
+    """File listing of a source: its adds in slices of `LogSlice.files` without `engine`, all paths that a commit adds
+    or removes, and its `engineInfo`."""
 
     slices: tuple[pa.Table, ...]
     paths: pa.Array
+    engine: str | None
 
 
 _Place: TypeAlias = tuple[LogFile, int, pa.Array | None]
@@ -70,8 +75,9 @@ class LogSlice:
 
     Attributes:
         key: Digest; slices with equal keys have equal files and statistics.
-        files: `path`, `size_bytes`, `modification_time` (milliseconds since 1970), `num_records`, `partition` and
-            `vectors`, the descriptors of deletion vectors.
+        files: `path`, `size_bytes`, `modification_time` (milliseconds since 1970), `num_records`, `partition`,
+            `vectors`, the descriptors of deletion vectors, and `engine`, the `engineInfo` of the commit; that of a
+            checkpoint's files is null, or an unknown one that wrote since.
     """
 
     key: str
@@ -188,7 +194,11 @@ class TableLog:
     def _parts(self) -> Iterator[LogSlice]:
         """The live adds of each slice of each source."""
         seen: list[pa.Array] = []
+        unknown: str | None = None  # a writer of the table that is not known
         for source, read in zip(self._sources, self._all_read(), strict=True):
+            if unknown is None and doubt_about(read.engine, Kind.INT):
+                unknown = read.engine
+            engine = read.engine if source.is_commit else unknown
             superseded = pa.concat_arrays(seen) if seen else None
             for number, files in enumerate(read.slices):
                 live = None
@@ -196,8 +206,11 @@ class TableLog:
                     live = pc.invert(pc.is_in(one_array(files["path"]), superseded))
                     live = None if pc.all(live).as_py() else live
                 mask = b"" if live is None else np.packbits(live.to_numpy(zero_copy_only=False)).tobytes()
-                key = hashlib.sha256(f"{self._key(source)}\0{number}\0".encode("utf-8", "surrogatepass") + mask)
+                about = f"{self._key(source)}\0{number}\0{engine or ''}\0"
+                key = hashlib.sha256(about.encode("utf-8", "surrogatepass") + mask)
                 of_slice = files if live is None else files.filter(live)
+                engines = pa.repeat(pa.scalar(engine, pa.string()), len(of_slice))
+                of_slice = of_slice.append_column("engine", engines)
                 if len(of_slice):
                     _check_partitions(of_slice)
                     yield LogSlice(key.hexdigest(), of_slice, self, ((source, number, live),))
@@ -210,7 +223,7 @@ class TableLog:
             return listed
         at = self._reading
         if at is None or at[0] != source or at[1] > number:
-            at = source, 0, adds_of(source, [])
+            at = source, 0, adds_of(source, [], [])
         _, position, slices = at
         for adds in slices:
             position += 1
@@ -234,13 +247,14 @@ class TableLog:
         if cached is not None:
             return cached
         paths: list[pa.Array] = []
+        engines: list[str] = []
         slices: tuple[pa.Table, ...] = ()
-        for adds in adds_of(source, paths):
+        for adds in adds_of(source, paths, engines):
             slices += (self._files(adds),)
         if len(slices) == 1 and (size := adds.get_total_buffer_size()) <= self._room:
             self._listed[source], self._room = adds, self._room - size
         listed = pa.concat_arrays(paths) if paths and source.is_commit else pa.array([], pa.string())
-        read = _Read(slices, listed)
+        read = _Read(slices, listed, engines[0] if engines and source.is_commit else None)
         FILES.put(self._key(source), read, listed.nbytes + sum(files.nbytes for files in slices))
         FILES.put(source.key, True, 0)
         return read
@@ -271,6 +285,12 @@ class TableLog:
     @cached_property
     def _head_digest(self) -> str:
         return hashlib.sha256(json.dumps(self._heads, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def doubt_about(engine: str | None, kind: Kind) -> str:
+    """The reason why logged bounds of a kind may be wrong by the `engineInfo` of their commit; empty if there is
+    none."""
+    return "" if engine is None else doubt(DELTA, WriterName.of(engine, ENGINE_INFO), bound_type(kind))
 
 
 def _check_partitions(files: pa.Table) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ _ENTRY: Final = MANIFEST_ENTRY_SCHEMAS[3].as_struct().fields
 _FILE: Final = next(item.field_type for item in _ENTRY if item.field_id == 2).fields
 _AT: Final = {item.field_id: position for position, item in enumerate(_ENTRY)}
 _FILE_AT: Final = {item.field_id: position for position, item in enumerate(_FILE)}
-_STATUS, _SEQUENCE, _DATA_FILE = _AT[0], _AT[3], _AT[2]
+_STATUS, _SNAPSHOT, _SEQUENCE, _DATA_FILE = _AT[0], _AT[1], _AT[3], _AT[2]
 _CONTENT, _PATH, _FORMAT, _PARTITION = (_FILE_AT[i] for i in (134, 100, 101, 102))
 _ROWS, _SIZE, _EQUALITY_IDS = (_FILE_AT[i] for i in (103, 104, 135))
 _REFERENCED, _CONTENT_OFFSET, _CONTENT_SIZE = (_FILE_AT[i] for i in (143, 144, 145))
@@ -86,7 +86,8 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Files:
     """A block of live data files of one manifest, as arrays. `partition_of` has indexes into `partitions`; `names`
-    are those of the fields in the manifest's schema, by id; empty if it has none."""
+    are those of the fields in the manifest's schema, by id; empty if it has none; `added_by` has the snapshots that
+    added the files, null if unknown."""
 
     paths: pa.Array
     locations: pa.Array
@@ -98,6 +99,7 @@ class Files:
     partitions: tuple[tuple[Any, ...], ...]
     partition_of: pa.Array
     names: Mapping[int, str]
+    added_by: pa.Array
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -106,7 +108,7 @@ class Files:
     def size_bytes(self) -> int:
         """Estimated memory, for the cache's budget."""
         arrays = (self.paths, self.locations, self.rows, self.sizes, self.sequences, self.formats, self.partition_of)
-        return sum(array.nbytes for array in arrays) + 200 * len(self.partitions)
+        return sum(array.nbytes for array in (*arrays, self.added_by)) + 200 * len(self.partitions)
 
     def entries(self) -> Iterator[Entry]:
         """Yields the files in the order of the manifest."""
@@ -226,8 +228,18 @@ class Manifests:
         return files, columns
 
 
-def _records(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[list[Any], int, Mapping[int, str]]]:
-    """Yields the record of each live entry's file, its sequence number, and the names in the manifest's schema."""
+class _Record(NamedTuple):
+    """A live entry: its file's record, its sequence number, the snapshot that added it, and the names
+    in the manifest's schema, by field id."""
+
+    file: list[Any]
+    sequence: int
+    added_by: int | None
+    names: Mapping[int, str]
+
+
+def _records(io: LakeIO, manifest: ManifestFile) -> Iterator[_Record]:
+    """Yields the live entries of a manifest."""
     with OpenedManifest(io.new_input(manifest.manifest_path)) as reader:
         names = _field_names(reader.header.meta.get("schema", ""))
         inherited = manifest.sequence_number or 0  # v1 has none
@@ -239,11 +251,12 @@ def _records(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[list[Any], in
                     file = entry[_DATA_FILE]
                     for at, metrics in zip(_METRICS, typed(file[_TIGHT]), strict=True):
                         file[at] = metrics or file[at] if at != _TIGHT else metrics
-                yield entry[_DATA_FILE], inherited if sequence is None else sequence, names
+                added_by = manifest.added_snapshot_id if entry[_SNAPSHOT] is None else entry[_SNAPSHOT]
+                yield _Record(entry[_DATA_FILE], inherited if sequence is None else sequence, added_by, names)
 
 
 def _delete_entries(io: LakeIO, manifest: ManifestFile) -> Iterator[Entry]:
-    for file, sequence, _ in _records(io, manifest):
+    for file, sequence, _, _ in _records(io, manifest):
         low, high = ((dict(file[at] or {})).get(PATH_ID) for at in (_LOWER, _UPPER))
         offset, size = _at(file, _CONTENT_OFFSET), _at(file, _CONTENT_SIZE)
         yield Entry(
@@ -273,8 +286,8 @@ def _values(partition: Any) -> tuple[Any, ...]:
 
 def _blocks(io: LakeIO, manifest: ManifestFile) -> Iterator[tuple[Files, Columns]]:
     block = _Block()
-    for file, sequence, names in _records(io, manifest):
-        block.add(file, sequence, names)
+    for record in _records(io, manifest):
+        block.add(record)
         if len(block.paths) == BLOCK:
             yield block.files(io, manifest.partition_spec_id), block.columns()
             block = _Block()
@@ -290,10 +303,12 @@ class _Block:
     measures: list[tuple[int, int, int, str, int]] = field(default_factory=list)
     partitions: dict[str, tuple[int, tuple[Any, ...]]] = field(default_factory=dict)  # by text, see `Entry.scope`
     names: Mapping[int, str] = field(default_factory=dict)
+    added_by: list[int | None] = field(default_factory=list)
     maps: tuple[_Maps, ...] = field(default_factory=lambda: tuple(_Maps() for _ in _MAPS))
 
-    def add(self, file: list[Any], sequence: int, names: Mapping[int, str]) -> None:
-        self.names = names
+    def add(self, record: _Record) -> None:
+        file, sequence, added_by, self.names = record
+        self.added_by.append(added_by)
         values = _values(file[_PARTITION])
         partition, _ = self.partitions.setdefault(repr(values), (len(self.partitions), values))
         for maps, at in zip(self.maps, _MAPS, strict=True):
@@ -317,6 +332,7 @@ class _Block:
             tuple(values for _, values in self.partitions.values()),
             pa.array(partition_of, pa.int32()),
             self.names,
+            pa.array(self.added_by, pa.int64()),
         )
 
     def columns(self) -> Columns:

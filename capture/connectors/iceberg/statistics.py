@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
 from pyiceberg.types import IntegerType
 
@@ -31,6 +32,7 @@ from capture.connectors.footers.statistics import (
 from capture.connectors.iceberg.bounds import decoded, span
 from capture.connectors.iceberg.manifests import Columns, Files, Metrics
 from capture.connectors.iceberg.schema import NANOS, IcebergLeaf, identity_values, names_in_files, typed_array
+from capture.connectors.known_writers import ICEBERG, ICEBERG_VERSION, UNNAMED, WriterName, bound_type, doubt
 from capture.connectors.storage.places import Place, batched
 from store.model.logical_types import FLOATING
 
@@ -53,6 +55,9 @@ class ColumnStatistics:
     ):
         self._specs, self._leaves = metadata.specs(), leaves
         self._names_in_files = names_in_files(metadata)
+        self._writers = {snapshot.snapshot_id: _writer_of(snapshot) for snapshot in metadata.snapshots}
+        self._known_reasons: dict[str, tuple[dict[int, str], str]] = {}
+        self._of_uniform = _UNIFORM if "delta-version" in metadata.properties else None
         self._footers, self._open_place = footers, open_place
 
     def rows(self, block: Files, metrics: Columns, live: Mapping[int, int]) -> Iterator[pa.Table]:
@@ -115,12 +120,38 @@ class ColumnStatistics:
         self, leaf: IcebergLeaf, block: Files, metrics: Metrics, facts: _Facts, rows: pa.Array
     ) -> dict[str, Any]:
         """The same without sizes: from manifests (`facts`), else from partition values and defaults."""
+        doubts = self._doubts(leaf, block, facts)
         # a file with a count of nulls has metrics
         if facts.null_count.null_count and not pc.all(metrics.known).as_py():
             facts = self._with_constants(facts, leaf, block, metrics.known)
         if facts.lower.null_count and self._transforms(leaf, block):
             facts = self._with_ranges(facts, leaf, block)
-        return (facts if rows is block.rows else _of_rows_left(facts, leaf, rows, block.rows))._asdict()
+        of_rows = facts if rows is block.rows else _of_rows_left(facts, leaf, rows, block.rows)
+        return of_rows._asdict() | {"doubt": doubts}
+
+    def _reasons(self, type: str) -> tuple[dict[int, str], str]:
+        """Snapshot id → the reason why its bounds of a type may be wrong, empty for none; and that of all others."""
+        if type not in self._known_reasons:
+            reasons = {id: doubt(ICEBERG, self._of_uniform or name, type) for id, name in self._writers.items()}
+            of_others = next(filter(None, reasons.values()), doubt(ICEBERG, self._of_uniform or _UNNAMED, type))
+            self._known_reasons[type] = reasons, of_others
+        return self._known_reasons[type]
+
+    def _doubts(self, leaf: IcebergLeaf, block: Files, facts: _Facts) -> pa.Array | None:
+        """The reason why each file's bounds in the manifest may be wrong, null without such bounds; None without any.
+
+        A snapshot that is gone names no writer: it is taken for one that is not known if another snapshot names one.
+        """
+        reasons, of_others = self._reasons(bound_type(leaf.logical.kind))
+        if not of_others and not any(reasons.values()):
+            return None
+        coded = block.added_by.dictionary_encode(null_encoding="encode")
+        found = [reasons.get(id, of_others) or None for id in coded.dictionary.to_pylist()]
+        if not any(found):
+            return None
+        has_bound = pc.or_(pc.is_valid(facts.lower), pc.is_valid(facts.upper))
+        of_files = pa.array(found, pa.string()).take(coded.indices)
+        return pc.if_else(has_bound, of_files, pa.scalar(None, pa.string()))
 
     def _with_constants(self, facts: _Facts, leaf: IcebergLeaf, block: Files, known: pa.Array) -> _Facts:
         """Completes files without metrics (`known` is False) in which the column has but one value, and nulls."""
@@ -212,6 +243,19 @@ class ColumnStatistics:
         return self._footers.of_lacking(
             lacking, lambda at: [ListedFile(self._open_place(locations[i].as_py()), sizes[i].as_py()) for i in at]
         )
+
+
+_UNNAMED: Final = WriterName.of(UNNAMED, ICEBERG_VERSION)
+_UNIFORM: Final = WriterName.of("Delta UniForm", ICEBERG_VERSION)  # converts the statistics of a Delta log
+
+
+def _writer_of(snapshot: Snapshot) -> WriterName:
+    """The writer that the summary of a snapshot names."""
+    summary = snapshot.summary
+    if summary is None:
+        return _UNNAMED
+    engine = " ".join(filter(None, (summary["engine-name"], summary["engine-version"])))
+    return WriterName.of(summary["iceberg-version"] or engine or UNNAMED, ICEBERG_VERSION)
 
 
 def rows_left(block: Files, live: Mapping[int, int]) -> pa.Array:

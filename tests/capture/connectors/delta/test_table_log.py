@@ -27,9 +27,9 @@ def in_slices(monkeypatch):
     read = []
     real = table_log.adds_of
 
-    def slices(source, paths):
+    def slices(source, paths, engines):
         read.append(source.place.stem)
-        return real(source, paths)
+        return real(source, paths, engines)
 
     def turn_on():
         immutable_cache.FILES.clear()
@@ -258,7 +258,7 @@ def test_statistics_of_unknown_form_are_unknown(tmp_path):
     columns = metadata(a="long", numRecords="long", A="long")
     write_commit(tmp_path / "t", columns, add("sound.parquet", **sound), add("wrong.parquet", **wrong), broken)
     place = open_place(str(tmp_path / "t/_delta_log" / f"{0:020}.json"), {})
-    (adds,) = log_files.adds_of(log_files.LogFile(place, 0, None, True, ""), [])
+    (adds,) = log_files.adds_of(log_files.LogFile(place, 0, None, True, ""), [], [])
     assert row_counts(adds).to_pylist() == [3, 4, None]
     parsed = statistics(adds, parse_schema(columns["metaData"]["schemaString"], {}), ()).to_pylist()
     assert [row["min"] for row in parsed] == [{"a": 1, "numRecords": 7}, {"a": None, "numRecords": 9}, None]
