@@ -238,6 +238,35 @@ def lance(rng: random.Random, root: Path, rows: int, *, spark_types_only: bool =
     return Lake("lance", str(root), ("default", "t"), versions[-3:], append=append)
 
 
+def lance_names(rng: random.Random, root: Path, rows: int) -> Lake:
+    """Columns that are renamed, dropped, added and named again; the rows are those that Lance reads."""
+    import lance as library
+
+    path, types = str(root / "t.lance"), {name: Type(pa.int64(), lambda r: r.randint(-99, 99)) for name in "abc"}
+    library.write_dataset(table(rng, types, rows, nested=False), path, max_rows_per_file=max(rows // 3, 1))
+    for _ in range(rng.randint(2, 6)):
+        dataset = library.dataset(path)
+        names = [name for name in dataset.schema.names if name != "id"]
+        free = sorted({*"abcd"} - {*names})
+        change = rng.choice(["rename", "rename", "drop", "add", "append", "delete", "index"])
+        if change == "rename" and free and names:
+            dataset.alter_columns({"path": rng.choice(names), "name": rng.choice(free)})
+        elif change == "drop" and len(names) > 1:
+            dataset.drop_columns([rng.choice(names)])
+        elif change == "add" and free:
+            dataset.add_columns({rng.choice(free): f"id * {rng.randint(2, 9)}"})
+        elif change == "append":
+            more = table(rng, dict.fromkeys(names, types["a"]), 10, nested=False).select(dataset.schema.names)
+            library.write_dataset(more, path, mode="append")
+        elif change == "delete":
+            dataset.delete(f"id < {rng.randint(0, 3000)} AND id > 5")
+        elif change == "index" and names:
+            dataset.create_scalar_index(rng.choice(names), index_type="ZONEMAP")
+    listed = [version["version"] for version in library.dataset(path).versions()][-4:]
+    versions = [library.dataset(path, version).to_table() for version in listed]
+    return Lake("lance", str(root), ("default", "t"), versions)
+
+
 def paimon(rng: random.Random, root: Path, rows: int) -> Lake:
     import pypaimon
 
@@ -489,6 +518,7 @@ FORMATS: dict[str, Callable[[random.Random, Path, int], Lake]] = {
     "iceberg deletes": iceberg_deletes,
     "iceberg names": iceberg_names,
     "lance": lance,
+    "lance names": lance_names,
     "paimon": paimon,
 }
 

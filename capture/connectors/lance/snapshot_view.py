@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from capture.connectors.lance.statistics import Fragment, analyzed, zone_map_rows
+from capture.connectors.lance.statistics import Fragment, analyzed, field_names, zone_map_rows
 from capture.connectors.spi import FILE_SCHEMA, Column, ColumnIds, EarlierColumns, NativeStats, ScanTask, Schema
 from store.model.logical_types import from_arrow
 
@@ -31,7 +31,8 @@ class SnapshotView:
             reading: Creates a context that translates errors.
         """
         dataset, leaves = self._dataset, self._schema.leaves(self._names)
-        fragments = [Fragment(dataset, fragment) for fragment in dataset.get_fragments()]
+        names = field_names(dataset)
+        fragments = [Fragment(dataset, fragment, names) for fragment in dataset.get_fragments()]
         files = pa.Table.from_pylist([row for f in fragments for row in f.rows()], FILE_SCHEMA)
         remarks: list[str] = []
         columns, earlier = None, []
@@ -58,9 +59,9 @@ class SnapshotView:
 
     def tasks(self, storage: Mapping[str, str]) -> Iterator[ScanTask]:
         """Yields one scan task per fragment."""
-        columns = self._schema.sources(self._names, self._ids)
+        columns, names = self._schema.sources(self._names, self._ids), field_names(self._dataset)
         for lance_fragment in self._dataset.get_fragments():
-            fragment = Fragment(self._dataset, lance_fragment)
+            fragment = Fragment(self._dataset, lance_fragment, names)
             yield ScanTask(
                 "lance",
                 fragment.paths[0],

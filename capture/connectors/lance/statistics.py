@@ -37,10 +37,29 @@ def dataset_uri(location: str) -> str:
 # Zone maps.
 
 
-class Fragment:
-    """A fragment: absolute paths of its files, live rows, deletes and fingerprint."""
+def field_names(dataset: Any) -> dict[int, str]:
+    """Field id → dotted path of its name in the dataset's version."""
+    found: dict[int, str] = {}
 
-    def __init__(self, dataset: Any, fragment: Any):
+    def note(fields: Sequence[Any], above: str) -> None:
+        for field in fields:
+            found[int(field.id())] = name = f"{above}{field.name()}"
+            note(field.children(), f"{name}.")
+
+    note(dataset.lance_schema.fields(), "")
+    return found
+
+
+class Fragment:
+    """A fragment: absolute paths of its files, live rows, deletes, and a fingerprint.
+
+    The fingerprint changes with the names of the columns too, since a column has no other identity in statistics.
+
+    Args:
+        names: The names of the dataset's fields, as `field_names` returns them.
+    """
+
+    def __init__(self, dataset: Any, fragment: Any, names: Mapping[int, str]):
         self.id = int(fragment.fragment_id)
         self.live = int(fragment.count_rows())
         self.deleted = int(fragment.num_deletions)
@@ -54,7 +73,8 @@ class Fragment:
         deletion = fragment.deletion_file()
         self.delete_files = [delete_file(f"{home}/{deletion}")] if deletion else []
         parts = [str(deletion or ""), str(self.live)]
-        parts += [f"{path}\0{f.fields}" for path, f in zip(self.paths, files, strict=True)]
+        named = ([names.get(int(field)) for field in f.fields] for f in files)
+        parts += [f"{path}\0{f.fields}\0{of}" for path, f, of in zip(self.paths, files, named, strict=True)]
         self.fingerprint = hashlib.sha256("\0\0".join(parts).encode()).hexdigest()
 
     def rows(self) -> Iterator[dict[str, Any]]:

@@ -116,6 +116,17 @@ def test_deleted_rows_change_the_fingerprint_of_their_fragment_only(path):
     assert [before[file] == after[file] for file in before] == [False, True]
 
 
+def test_other_names_change_the_fingerprint(path):
+    """A column is known by its name: names that are swapped have other values in the same files."""
+    dataset, found = lance.dataset(path), []
+    for old, new in (("x", "tmp"), ("id", "x"), ("tmp", "id")):
+        found.append([task.fingerprint for task in connect(path.parent).plan_files("default", "points", 3, IDS)])
+        dataset.alter_columns({"path": old, "name": new})
+    version = lance.dataset(path).version
+    swapped = [task.fingerprint for task in connect(path.parent).plan_files("default", "points", version, IDS)]
+    assert found[0] == found[1] == found[2] and set(swapped).isdisjoint(found[0])
+
+
 def test_added_columns_are_in_files_of_their_own(path):
     dataset = lance.dataset(path)
     dataset.add_columns({"twice": "id * 2"})
