@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.publishers.ducklake_types import Column, bound_text, columns_of, name_mapping
-from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher
+from capture.publishers.spi import Draft, HomeStatistics, Labels, LostRace, Publisher
 from store.model.errors import Conflict, InvalidArgument, InvalidField, UpstreamError
 from store.model.freshness import PRUNING
 
@@ -68,6 +68,7 @@ class DuckLakePublisher(Publisher):
 
     home: ClassVar[str] = "ducklake"
     formats: ClassVar[frozenset[str]] = frozenset({"delta", "iceberg", "parquet"})
+    labels: ClassVar[Labels | None] = None
     options: ClassVar[frozenset[str]] = frozenset({"catalog", "schema", "table", "overwrite"})
     takes_files: ClassVar[bool] = True
 

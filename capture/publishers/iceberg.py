@@ -16,7 +16,7 @@ from capture.connectors.iceberg.puffin import Blob, read_if_any, write
 from capture.connectors.storage.places import Place, open_place, unknown_snapshot
 from capture.publishers.files import MARK, sweep, unique_name
 from capture.publishers.iceberg_commits import Statistics, UnknownState, commit_statistics
-from capture.publishers.spi import Draft, HomeStatistics, Publisher
+from capture.publishers.spi import Draft, HomeStatistics, Labels, Publisher
 from store.model.errors import Conflict, StatflightError
 from store.model.schemas import THETA
 
@@ -28,6 +28,7 @@ class IcebergPublisher(Publisher):
 
     home: ClassVar[str] = "iceberg"
     formats: ClassVar[frozenset[str]] = frozenset({"iceberg"})
+    labels: ClassVar[Labels | None] = Labels(snapshot=True, sketch_snapshot=True)
     sketches: ClassVar[frozenset[str]] = frozenset({"NDV"})
 
     def prepare(self) -> Draft:

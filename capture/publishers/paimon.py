@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
+from capture.connectors.analyzed import count
 from capture.connectors.paimon.library import open_table, quiet, snapshot_ids
 from capture.connectors.storage.places import Place, open_place, unknown_snapshot
 from capture.publishers.external_values import catalog_entries, java_double, paimon_bound
 from capture.publishers.files import create_file, delete_file, read_object, replace_file, sweep, unique_name, write_file
-from capture.publishers.spi import Draft, HomeStatistics, LostRace, Publisher
+from capture.publishers.spi import Draft, HomeStatistics, Labels, LostRace, Publisher
 from store.model import sketches
 from store.model.errors import UpstreamError
 
@@ -36,13 +37,15 @@ class PaimonPublisher(Publisher):
 
     home: ClassVar[str] = "paimon"
     formats: ClassVar[frozenset[str]] = frozenset({"paimon"})
+    labels: ClassVar[Labels | None] = Labels(snapshot=True, sketch_snapshot=True)
     sketches: ClassVar[frozenset[str]] = frozenset({"NDV"})
 
     def prepare(self) -> Draft:
         with quiet():
             table = self._table()
             latest = table.snapshot_manager().get_latest_snapshot()
-            self._check(table, latest)
+            document = None if latest is None else self._document(latest.statistics)
+            is_older = self._is_older(table, latest, document)
             schema = table.schema_manager.get_schema(latest.schema_id)
             ids = {field.name: field.id for field in schema.fields}
             columns, left_out = self.storable(lambda column: "" if column.name in ids else "is not a top-level column")
@@ -58,7 +61,6 @@ class PaimonPublisher(Publisher):
                 },
             }
             content = {name: value for name, value in content.items() if value is not None}
-            document = self._document(latest.statistics)
             thetas = [
                 (ids[column.name], column.distribution_snapshot_id or statistics.snapshot_id, column.theta)
                 for column in columns
@@ -74,17 +76,18 @@ class PaimonPublisher(Publisher):
                 location,
                 {column.name: column.distinct for column in columns},
                 left_out,
-                (latest, content, thetas),
+                (latest, content, thetas, is_older),
                 is_current,
-                made_snapshot_id=latest.id if is_current else None,
+                made_snapshot_id=latest.id if is_current and not is_older else None,
             )
 
     def write(self, draft: Draft) -> int | None:
-        latest, content, thetas = draft.content
+        latest, content, thetas, is_older = draft.content
         with quiet():
             table = self._table()
             self._sweep(table)
-            return self._analyze(table, latest, lambda written: self._write_statistics(content, thetas, written))
+            made = self._analyze(table, latest, lambda written: self._write_statistics(content, thetas, written))
+            return None if is_older else made
 
     def read(self) -> HomeStatistics | None:
         with quiet():
@@ -151,17 +154,27 @@ class PaimonPublisher(Publisher):
             raise
         return int(new.id)
 
-    def _check(self, table: Any, latest: Any) -> None:
-        """Raises Conflict if the rows changed since the snapshot of the statistics."""
+    def _is_older(self, table: Any, latest: Any, document: Mapping[str, Any] | None) -> bool:
+        """True if the rows changed since the snapshot of the statistics, which may be published all the same.
+
+        Raises:
+            Conflict: They may not, or the table has younger statistics, or another schema.
+        """
         statistics = self.statistics
         if latest is None:
             raise unknown_snapshot(statistics.namespace, statistics.name, statistics.snapshot_id)
         if latest.id < statistics.snapshot_id:
             raise self.moved_on(f"snapshot {latest.id}")
-        for snapshot_id in range(statistics.snapshot_id + 1, latest.id + 1):
-            snapshot = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
-            if snapshot is None or snapshot.commit_kind not in _ROWS_STAY:
-                raise self.moved_on(f"snapshot {latest.id}")
+        manager = table.snapshot_manager()
+        between = map(manager.get_snapshot_by_id, range(statistics.snapshot_id + 1, latest.id + 1))
+        if all(snapshot is not None and snapshot.commit_kind in _ROWS_STAY for snapshot in between):
+            return False
+        then = manager.get_snapshot_by_id(statistics.snapshot_id)
+        is_same_schema = then is not None and then.schema_id == latest.schema_id
+        is_newest = (count((document or {}).get("snapshotId")) or 0) <= statistics.snapshot_id
+        if not (self.may_be_older and is_same_schema and is_newest):
+            raise self.moved_on(f"snapshot {latest.id}")
+        return True
 
     def _write_statistics(
         self, content: Mapping[str, Any], thetas: list[tuple[int, int, bytes]], written: list[Place]

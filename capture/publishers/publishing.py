@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from capture.publishers.spi import Draft, LostRace, Publication, Publisher
+from capture.publishers.spi import CURRENT, DRY_RUN, Draft, LostRace, Publication, Publisher
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError, first_line, may_pass
 
 T = TypeVar("T")
@@ -40,10 +40,10 @@ def publish(publisher: Publisher, *, dry_run: bool = False, pause: Callable[[flo
                 + (f": {_reasons(draft.left_out)}" if draft.left_out else ""),
             )
         if dry_run or draft.is_current:
-            return _publication(publisher, draft, draft.made_snapshot_id, "DRY_RUN" if dry_run else "CURRENT")
+            return _publication(publisher, draft, draft.made_snapshot_id, DRY_RUN if dry_run else CURRENT)
         made_snapshot_id = publisher.write(draft)
         location = publisher.verify(draft)
-        published = _publication(publisher, draft, made_snapshot_id, "CURRENT")
+        published = _publication(publisher, draft, made_snapshot_id, CURRENT)
         return replace(published, location=location, removed_orphans=tuple(publisher.removed_orphans))
 
     return _with_retries(_translated(publisher)(attempt_once), pause)
@@ -98,7 +98,7 @@ def _translated(publisher: Publisher) -> Iterator[None]:
 
 def _publication(publisher: Publisher, draft: Draft, made_snapshot_id: int | None, state: str) -> Publication:
     detail = [draft.detail] if draft.detail else []
-    if draft.is_current and state == "CURRENT":
+    if draft.is_current and state == CURRENT:
         detail.append("already published")
     detail += dict.fromkeys(publisher.remarks)
     if draft.left_out:

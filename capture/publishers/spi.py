@@ -12,13 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
 from capture.connectors.spi import Connector, ConnectorConfig
 from store.model.errors import Conflict, InvalidArgument, UpstreamError
-from store.model.freshness import EXACT, INHERITED, PRUNING
+from store.model.freshness import EXACT, INHERITED, NAN_TYPES, PRUNING
+from store.model.schemas import COUNTS
+
+CURRENT: Final = "CURRENT"  # state of a publication
+DRY_RUN: Final = "DRY_RUN"
 
 
 class LostRace(UpstreamError):
@@ -71,6 +75,23 @@ class ColumnStatistics:
             count = min(count, self.row_count - (self.null_count or 0))
         return count
 
+    @property
+    def is_counted(self) -> bool:
+        """True if counts and bounds hold for every row of the snapshot of the table's statistics. The bounds of a
+        floating point column do without its NaNs."""
+        is_open = self.nan_count is None and self.logical_type in NAN_TYPES
+        return self.freshness == EXACT and (self.usable_for == PRUNING or is_open)
+
+    @property
+    def is_known(self) -> bool:
+        """True if there is any count, bound or distribution."""
+        told = (*COUNTS, "ndv", "theta", "quantiles", "avg_width_bytes")
+        return any(getattr(self, name) is not None for name in told)
+
+    def has_inexact(self, side: str) -> bool:
+        """True for a known bound, `min` or `max`, that is not known to be a value of the column."""
+        return getattr(self, side) is not None and not getattr(self, f"{side}_is_exact")
+
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
@@ -79,6 +100,7 @@ class TableStatistics:
     Attributes:
         left_out: Column → reason, for columns whose statistics may not be published.
         allow_inherited: Statistics inherited from an earlier snapshot may be published.
+        remarks: What the home cannot say and is therefore left out, for the publication's detail.
         files, file_columns: Rows of `stats.files`, and those of `stats.file_columns` by which files may be skipped; for
             publishers with `takes_files`.
     """
@@ -92,6 +114,7 @@ class TableStatistics:
     merged_size_bytes: int | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
     allow_inherited: bool = False
+    remarks: tuple[str, ...] = ()
     files: pa.Table | None = field(default=None, repr=False)
     file_columns: pa.Table | None = field(default=None, repr=False)
 
@@ -106,37 +129,94 @@ def may_publish(freshness: str, allow_inherited: bool) -> bool:
     return freshness == EXACT or (freshness == INHERITED and allow_inherited)
 
 
-def publishable(statistics: TableStatistics, *, with_distribution: bool = True) -> TableStatistics:
-    """Leaves out the columns whose statistics are too old to be published.
+_DOUBTED: Final = "counts and bounds from metadata that is not trusted"
+_WIDTHS: Final = ("avg_width_bytes", "max_width_bytes", "quantiles")
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What a home can say of its statistics. Readers take what is not said for granted: that a bound is a value of the
+    column, and that everything is of the table's current rows.
+
+    Attributes:
+        snapshot: The snapshot of all counts, bounds and distributions.
+        sketch_snapshot: The snapshot of each column's sketch, and so of its number of distinct values.
+        inexact: Bounds enclose the values, and need not be values.
+    """
+
+    snapshot: bool = False
+    sketch_snapshot: bool = False
+    inexact: bool = False
+
+    def sayable(self, column: ColumnStatistics) -> tuple[ColumnStatistics, list[str]]:
+        """Leaves out what would become surer in the home; returns the rest, and what was left out, in words."""
+        unknown: dict[str, Any] = {}
+        lost = []
+        if not column.is_counted:
+            unknown |= dict.fromkeys(COUNTS)
+            lost.append(f"counts and bounds that are {column.freshness}" if column.freshness != EXACT else _DOUBTED)
+        elif not self.inexact and (sides := [s for s in ("min", "max") if column.has_inexact(s)]):
+            unknown |= dict.fromkeys(sides)
+            lost.append("inexact bounds")
+        if column.distribution_freshness != EXACT:
+            is_tagged = self.sketch_snapshot and column.theta is not None
+            unknown |= dict.fromkeys(_WIDTHS if is_tagged else (*_WIDTHS, "ndv", "theta"))
+            if not is_tagged:
+                lost.append(f"distinct values of snapshot {column.distribution_snapshot_id}")
+        return replace(column, **unknown) if unknown else column, lost
+
+
+def publishable(
+    statistics: TableStatistics, labels: Labels | None = None, *, with_distribution: bool = True
+) -> TableStatistics:
+    """Leaves out the columns whose statistics are too old to be published, and statistics that would say more in the
+    home than they do here.
 
     Args:
+        labels: What the home can say of its statistics; None if its publisher judges the labels of each itself.
         with_distribution: Whether the home takes distinct values, widths or sketches.
 
     Raises:
         InvalidArgument: No column remains.
     """
     kept, left_out = [], dict(statistics.left_out)
+    lost: dict[str, list[str]] = {}  # what was left out → columns
     for column in statistics.columns:
-        parts = [("is", column.freshness, column.snapshot_id)]
-        if with_distribution:
-            distribution = (column.distribution_freshness, column.distribution_snapshot_id)
-            parts.append(("has a distribution that is", *distribution))
-        old = next((part for part in parts if not may_publish(part[1], statistics.allow_inherited)), None)
-        if old is None:
-            kept.append(column)
-        else:
-            verb, freshness, snapshot_id = old
-            left_out[column.name] = f"{verb} {freshness}: of snapshot {snapshot_id}"
+        if reason := _too_old(column, statistics.allow_inherited, with_distribution):
+            left_out[column.name] = reason
+            continue
+        said, parts = (column, []) if labels is None else labels.sayable(column)
+        if parts and not said.is_known:
+            left_out[column.name] = f"has {' and '.join(parts)}, which the home cannot say"
+            continue
+        kept.append(said)
+        for part in parts:
+            lost.setdefault(part, []).append(column.name)
     if left_out and not kept:
         name, reason = next(iter(left_out.items()))
+        hint = "capture all statistics at the current snapshot, without sampling"
+        if INHERITED in reason and not statistics.allow_inherited:
+            hint += ", or publish with allow_inherited"
         raise InvalidArgument(
             f'no statistics of "{statistics.full_name}" at snapshot {statistics.snapshot_id} may be published: column '
             f'"{name}" {reason}',
             code="NOT_PUBLISHABLE",
-            hint="capture all statistics at the current snapshot, without sampling"
-            + (", or publish with allow_inherited" if INHERITED in reason else ""),
+            hint=hint,
         )
-    return replace(statistics, columns=tuple(kept), left_out=left_out)
+    remarks = (*statistics.remarks, *(f"without {part}: {', '.join(names)}" for part, names in lost.items()))
+    return replace(statistics, columns=tuple(kept), left_out=left_out, remarks=remarks)
+
+
+def _too_old(column: ColumnStatistics, allow_inherited: bool, with_distribution: bool) -> str:
+    """The reason why a column's statistics may not be published at all; empty if they may."""
+    parts = [("is", column.freshness, column.snapshot_id)]
+    if with_distribution:
+        distribution = (column.distribution_freshness, column.distribution_snapshot_id)
+        parts.append(("has a distribution that is", *distribution))
+    for verb, freshness, snapshot_id in parts:
+        if not may_publish(freshness, allow_inherited):
+            return f"{verb} {freshness}: of snapshot {snapshot_id}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +286,8 @@ class Publication:
 
     Attributes:
         to: Name of the home.
-        state: CURRENT, or DRY_RUN if nothing was written.
+        state: CURRENT, STALE for statistics of an earlier snapshot than the one asked for, or DRY_RUN if nothing was
+            written.
         made_snapshot_id: Snapshot that the publication created in the table; None if it created none.
         left_out: Column → reason why it was not published.
         removed_orphans: Names of removed files that killed writers had left.
@@ -234,6 +315,8 @@ class Publisher(ABC):
         formats: Supported table formats; empty for all.
         sketches: Required sketch roles of each column: NDV, QUANTILES.
         options: Names of supported options.
+        labels: What the home can say of its statistics; others are left out. None if the publisher judges the labels
+            of each itself.
         reads_data: Distinct values and widths are computed from the table's data, not taken from the statistics.
         takes_files: The statistics of each file are required too.
     """
@@ -242,13 +325,14 @@ class Publisher(ABC):
     formats: ClassVar[frozenset[str]] = frozenset()
     sketches: ClassVar[frozenset[str]] = frozenset()
     options: ClassVar[frozenset[str]] = frozenset()
+    labels: ClassVar[Labels | None] = Labels()
     reads_data: ClassVar[bool] = False
     takes_files: ClassVar[bool] = False
 
     def __init__(self, destination: Destination, statistics: TableStatistics) -> None:
         self.destination = destination
-        self.statistics = publishable(statistics, with_distribution=not self.reads_data)
-        self.remarks: list[str] = []  # added to the publication's detail
+        self.statistics = publishable(statistics, self.labels, with_distribution=not self.reads_data)
+        self.remarks = list(self.statistics.remarks)  # added to the publication's detail
         self.removed_orphans: list[str] = []  # names of files
         if inherited := self._inherited():
             self.remarks.append(f"inherited: {inherited}")
@@ -337,6 +421,12 @@ class Publisher(ABC):
         return self.destination.connector.enumerate_snapshots(
             statistics.namespace, statistics.name, target_snapshot_ids=frozenset()
         ).current_snapshot_id
+
+    @property
+    def may_be_older(self) -> bool:
+        """True if the statistics may be published although the table has other rows by now: with the leave to publish
+        inherited ones, in a home that names the snapshot that they are of."""
+        return self.statistics.allow_inherited and self.labels is not None and self.labels.snapshot
 
     def check_current(self) -> None:
         """Refuses statistics of another snapshot than the table's current one.

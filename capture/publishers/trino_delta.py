@@ -22,7 +22,7 @@ from capture.connectors.delta.lake_table import Outline
 from capture.connectors.storage.places import Place, open_place
 from capture.publishers.data_pass import scan
 from capture.publishers.files import delete_file, read_object, replace_file, sweep
-from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, LostRace, Publisher
+from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, Labels, LostRace, Publisher
 from store.model.errors import NotFound
 from store.model.logical_types import Kind, parse
 from store.model.sketches.airlift_hll import HyperLogLog, hash_values, supports
@@ -35,6 +35,7 @@ class TrinoDeltaPublisher(Publisher):
 
     home: ClassVar[str] = "trino"
     formats: ClassVar[frozenset[str]] = frozenset({"delta"})
+    labels: ClassVar[Labels | None] = None
     reads_data: ClassVar[bool] = True
 
     def prepare(self) -> Draft:

@@ -15,7 +15,7 @@
 | statflight_capture_seconds | kind | duration from lease to end; `sync`: a caller waited, `job`: durable |
 | statflight_capture_read_rows_total, …_read_bytes_total | engine | read from lakes; a row counts once for each column |
 | statflight_capture_published_rows_total, …_published_bytes_total | flight | statistics that captures published |
-| statflight_publications_total | home, state | finished publications: CURRENT, DRY_RUN, FAILED |
+| statflight_publications_total | home, state | finished publications: CURRENT, STALE, DRY_RUN, FAILED |
 | statflight_publication_seconds | home | duration of finished publications, from request to end |
 | statflight_tables | | tables with statistics |
 | statflight_table_age_seconds | table | seconds since the last capture or put of the table's row; the oldest only |

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +13,11 @@ import pyarrow.compute as pc
 from capture.connectors.spi import CONTAINERS, Connector, ConnectorConfig
 from capture.homes import HOMES
 from capture.publishers.publishing import publish, withdraw
-from capture.publishers.spi import ColumnStatistics, Destination, TableStatistics, may_publish
+from capture.publishers.spi import CURRENT, ColumnStatistics, Destination, TableStatistics
 from flight_server.client.connection import Connection
 from store.model.catalog_entries import is_another_table
 from store.model.errors import Conflict, InvalidArgument, NotFound
-from store.model.freshness import EXACT, INHERITED, PRUNING
+from store.model.freshness import EXACT, INHERITED, PRUNING, STALE
 from store.model.schemas import DISTRIBUTION, DISTRIBUTION_LABELS
 from store.model.sketches import estimate, is_partial
 
@@ -34,6 +35,7 @@ COPIED = (
     "avg_width_bytes",
     "max_width_bytes",
 )
+_NEVER = datetime.min.replace(tzinfo=UTC)
 _ROLES = {"NDV": "theta", "QUANTILES": "quantiles"}
 
 
@@ -69,11 +71,15 @@ def publish_table(
     destination = Destination(connector, config, payload["options"], spark)
     if payload["operation"] == "withdraw":
         return {"withdrawn": withdraw(chosen(destination, _without_statistics(connector, payload)))}
-    statistics = stored_statistics(server, payload, chosen.sketches)
+    names_snapshot = chosen.labels is not None and chosen.labels.snapshot
+    statistics = stored_statistics(server, payload, chosen.sketches, or_older=names_snapshot)
     if chosen.takes_files:
         statistics = with_files(server, payload, statistics)
     _check_same(connector, payload)
-    return publish(chosen(destination, statistics), dry_run=payload["dry_run"]).to_json()
+    published = publish(chosen(destination, statistics), dry_run=payload["dry_run"])
+    if published.state == CURRENT and published.snapshot_id != payload["snapshot_id"]:
+        published = replace(published, state=STALE)
+    return published.to_json()
 
 
 def _check_same(connector: Connector, payload: Mapping[str, Any]) -> None:
@@ -107,7 +113,9 @@ def _without_statistics(connector: Connector, payload: Mapping[str, Any]) -> Tab
     return TableStatistics(table["schema"], table["name"], payload["snapshot_id"], named)
 
 
-def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: frozenset[str]) -> TableStatistics:
+def stored_statistics(
+    server: Connection, payload: Mapping[str, Any], roles: frozenset[str], *, or_older: bool = False
+) -> TableStatistics:
     """Reads the statistics of a table at a snapshot that may be published.
 
     `left_out` names the columns whose record comes from a sample; the publisher leaves out those that are too old.
@@ -115,6 +123,8 @@ def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: fro
     Args:
         payload: The lease's payload: `table`, `snapshot_id`, `allow_inherited`.
         roles: Roles of the sketches that the home takes.
+        or_older: Whether those of an earlier snapshot are read, as its own, if all of these columns are inherited from
+            it and may be: the home says which snapshot its statistics are of.
 
     Returns:
         The statistics, each with its freshness.
@@ -125,6 +135,9 @@ def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: fro
     table, snapshot_id, allow_inherited = payload["table"], payload["snapshot_id"], payload["allow_inherited"]
     columns, left_out = {}, {}
     rows = _table(server, "stats.columns", table, snapshot_id).to_pylist()
+    if or_older and allow_inherited and (older := _older_snapshot(rows)) is not None:
+        remark = f"inherited: all of snapshot {older}, since snapshot {snapshot_id} has none of its own"
+        return replace(stored_statistics(server, {**payload, "snapshot_id": older}, roles), remarks=(remark,))
     sampled = _sampled_distributions(server, table, rows) if allow_inherited else frozenset()
     for row in rows:
         if (row["column_id"], row["distribution_snapshot_id"]) in sampled:
@@ -148,7 +161,7 @@ def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: fro
             if column is not None and not is_partial(row["params"]):
                 _add_sketch(column, row, snapshot_id)
     records = _table(server, "stats.tables", table, snapshot_id).to_pylist()
-    usable = (row for row in records if not _refusal(row) and may_publish(row["freshness"], allow_inherited))
+    usable = (row for row in records if not _refusal(row) and row["freshness"] == EXACT)
     whole: dict[str, Any] = next(usable, {})
     found = tuple(ColumnStatistics(column_id, **column) for column_id, column in sorted(columns.items()))
     return TableStatistics(
@@ -156,7 +169,7 @@ def stored_statistics(server: Connection, payload: Mapping[str, Any], roles: fro
         table["name"],
         snapshot_id,
         found,
-        _row_count(whole, found, allow_inherited),
+        _row_count(whole, found),
         whole.get("total_size_bytes"),
         whole.get("merged_size_bytes"),
         left_out,
@@ -180,6 +193,16 @@ def _refusal(row: Mapping[str, Any]) -> str:
     if row["completeness"] != "COMPLETE":
         return "is of a sample" if row["completeness"] == "PARTIAL" else "is not known"
     return "is of a sample" if row["row_groups_sampled"] else ""
+
+
+def _older_snapshot(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """The newest snapshot from which columns inherit their statistics; None if one of them has some of its own."""
+    usable = [row for row in rows if not _refusal(row) and row["logical_type"] not in CONTAINERS]
+    if any(EXACT in (row["freshness"], row["distribution_freshness"]) for row in usable):
+        return None
+    inherited = [row for row in usable if row["freshness"] == INHERITED]
+    newest = max(inherited, key=lambda row: row["captured_at"] or _NEVER, default=None)
+    return None if newest is None else newest["snapshot_id"]
 
 
 def _sampled_distributions(
@@ -212,12 +235,10 @@ def _add_sketch(column: dict[str, Any], row: Mapping[str, Any], snapshot_id: int
         column["ndv"] = estimate(row["data"]).ndv
 
 
-def _row_count(whole: Mapping[str, Any], columns: tuple[ColumnStatistics, ...], allow_inherited: bool) -> int | None:
-    """The row count of the snapshot, from the table's record or a column's; else an inherited one if allowed."""
-    counts = [(whole["freshness"], whole["row_count"])] if whole else []
-    counts += [(column.freshness, column.row_count) for column in columns]
-    usable = [(age != EXACT, rows) for age, rows in counts if rows is not None and may_publish(age, allow_inherited)]
-    return min(usable, key=lambda count: count[0], default=(False, None))[1]
+def _row_count(whole: Mapping[str, Any], columns: tuple[ColumnStatistics, ...]) -> int | None:
+    """The row count of the snapshot, from the table's record or a column's; none of an earlier one."""
+    counts = [whole.get("row_count"), *(column.row_count for column in columns if column.freshness == EXACT)]
+    return next((rows for rows in counts if rows is not None), None)
 
 
 def _table(server: Connection, flight: str, table: Mapping[str, Any], snapshot_id: int, **equal: list[Any]) -> pa.Table:

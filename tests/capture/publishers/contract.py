@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from capture.connectors import open_connector
 from capture.connectors.spi import Connector, ConnectorConfig
@@ -96,6 +99,36 @@ def rows(start: int, stop: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "label": pa.array(labels, pa.string())})
 
 
+LABELS = st.sampled_from(["INHERITED", "EXACT"])
+CLAIMS = st.fixed_dictionaries(
+    {
+        "freshness": LABELS,
+        "usable_for": st.sampled_from(["PLANNING", "PRUNING"]),
+        "distribution_freshness": LABELS,
+        "min_is_exact": st.sampled_from([None, False, True]),
+        "max_is_exact": st.sampled_from([None, False, True]),
+    },
+    optional={"theta": st.none(), "ndv": st.just(7.0)},
+)
+"""What may be said of a column's statistics; the least sure first, since what is published may stay."""
+
+
+def read_back(table: Table) -> list[dict[str, Any]]:
+    """Rows of COLUMN_SCHEMA that a capture takes from the table's own statistics as those of its current snapshot."""
+    now = table.statistics()
+    ids = {column.name: column.column_id for column in now.columns}
+    native = table.connector.capture_snapshot_target_stats(table.namespace, table.name, now.snapshot_id, ids)
+    return [] if native.columns is None else native.columns.to_pylist()
+
+
+def is_said(name: str, row: dict[str, Any], claims: Sequence[ColumnStatistics]) -> bool:
+    """True if a count or bound that was read back is unknown, or that of published statistics which were as sure."""
+    of_value = [claim for claim in claims if getattr(claim, name) == row[name]]
+    sure = [claim for claim in of_value if (claim.freshness, claim.usable_for) == ("EXACT", "PRUNING")]
+    is_exact = f"{name}_is_exact"
+    return row[name] is None or any(not row.get(is_exact) or getattr(claim, is_exact) for claim in sure)
+
+
 class PublisherContract(ABC):
     """Contract suite of homes.
 
@@ -103,10 +136,12 @@ class PublisherContract(ABC):
         takes_older: A snapshot that is not the newest may be published: the home keeps statistics by snapshot.
         appends: A library appends to such tables.
         reads_counts: The home's numbers of distinct values can be read back.
+        takes_counts: The home takes a column without its number of distinct values.
     """
 
     takes_older = False
     reads_counts = True
+    takes_counts = True
     appends = True
 
     @abstractmethod
@@ -248,7 +283,7 @@ class PublisherContract(ABC):
         assert statistics.snapshot_id != table.statistics().snapshot_id
 
     def test_an_inherited_distribution_is_published_only_with_leave(self, table: Table):
-        reads_data = HOMES.load(table.home).reads_data
+        home = HOMES.load(table.home)
         statistics = table.statistics()
         at = statistics.snapshot_id
         old = {"distribution_snapshot_id": at, "distribution_freshness": "INHERITED"}
@@ -256,16 +291,26 @@ class PublisherContract(ABC):
         some = table.statistics(at, columns=(replace(first, **old), second))
         every = table.statistics(at, columns=tuple(replace(column, **old) for column in statistics.columns))
         before = table.files()
-        if not reads_data:
+        if not home.reads_data:
             with pytest.raises(InvalidArgument, match=rf"INHERITED: of snapshot {at}.*allow_inherited") as refused:
                 publish(table.publisher(every))
             assert refused.value.code == "NOT_PUBLISHABLE"
         mixed = publish(table.publisher(some), dry_run=True)
-        assert set(mixed.columns) == ({"id", "label"} if reads_data else {"label"})
+        assert set(mixed.columns) == ({"id", "label"} if home.reads_data else {"label"})
         assert table.files() == before
-        result = publish(table.publisher(replace(every, allow_inherited=True)))
-        assert set(result.columns) == {"id", "label"}
-        assert (f"inherited: id, label of snapshot {at}" in result.detail) == (not reads_data)
+        with_leave = table.publisher(replace(every, allow_inherited=True))
+        if home.labels is None or home.labels.sketch_snapshot:
+            result = publish(with_leave)
+            assert set(result.columns) == {"id", "label"}
+            assert (f"inherited: id, label of snapshot {at}" in result.detail) == (not home.reads_data)
+        elif self.takes_counts:
+            result = publish(with_leave)
+            assert f"without distinct values of snapshot {at}: id, label" in result.detail
+            read = table.publisher().read()
+            assert read is not None and read.distinct == {"id": None, "label": None}
+        else:
+            with pytest.raises(InvalidArgument, match=f"{table.home} can store none of the columns"):
+                publish(with_leave)
 
     def test_old_counts_are_never_published_without_leave(self, table: Table):
         statistics = table.statistics()
@@ -275,8 +320,49 @@ class PublisherContract(ABC):
         old = table.statistics(at, columns=columns)
         with pytest.raises(InvalidArgument, match="may be published"):
             table.publisher(old)
-        result = publish(table.publisher(replace(old, allow_inherited=True)), dry_run=True)
-        assert result.columns == ("id",) and "STALE" in result.left_out["label"] and "inherited: id" in result.detail
+        with_leave = replace(old, allow_inherited=True)
+        labels = HOMES.load(table.home).labels
+        said = with_leave.columns[0] if labels is None else labels.sayable(with_leave.columns[0])[0]
+        assert labels is None or {said.row_count, said.null_count, said.min, said.max} == {None}
+        assert "STALE" in table.publisher(with_leave).statistics.left_out["label"]
+
+    def test_nothing_is_surer_in_the_home_than_it_was(self, table: Table):
+        """What the home and its reader say of the current snapshot is no more than what was handed to the publisher."""
+        older = 1  # no snapshot of the table
+        if self.appends:
+            older = table.statistics().snapshot_id
+            self.append(table, rows(150, 160))
+            table.rows = rows(0, 160)
+        home = HOMES.load(table.home)
+
+        said: dict[str, list[ColumnStatistics]] = {"id": [], "label": []}
+
+        @settings(max_examples=8, deadline=None, database=None, phases=[Phase.generate])
+        @given(claims=st.tuples(CLAIMS, CLAIMS), leave=st.booleans())
+        def check(claims: Any, leave: bool) -> None:
+            true = table.statistics()
+            columns = []
+            number = len(said["id"]) + 1
+            for column, claim in zip(true.columns, claims, strict=True):
+                sides = {"min": str(-number), "max": str(1000 + number)} if column.min is not None else {}
+                of = {"distribution_snapshot_id": older} if claim["distribution_freshness"] != "EXACT" else {}
+                columns.append(replace(column, **claim, **of, **sides, null_count=number))
+                said[column.name].append(columns[-1])
+            with suppress(InvalidArgument):  # there is nothing that the home can say
+                publish(table.publisher(replace(true, columns=tuple(columns), allow_inherited=leave)))
+            held = table.publisher().read()
+            is_tagged = home.labels is not None and home.labels.sketch_snapshot
+            for name, distinct in (held.distinct if held is not None else {}).items():
+                current = any(claim.distribution_freshness == "EXACT" for claim in said[name])
+                assert distinct is None or is_tagged or current, name
+            for row in read_back(table):
+                name = row["column_name"]
+                current = any(claim.distribution_freshness == "EXACT" for claim in said[name])
+                assert row["ndv"] is None or current or home.reads_data, (row, said[name])
+                for count in ("null_count", "min", "max"):
+                    assert is_said(count, row, said[name]), (count, row, said[name])
+
+        check()
 
     def test_columns_left_out_keep_their_reason(self, table: Table):
         statistics = table.statistics(left_out={"other": "is of a sample"})

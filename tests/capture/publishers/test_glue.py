@@ -148,7 +148,20 @@ def test_column_statistics_of_each_type(tmp_path, glue):
         ("gone", "INT", "1", "2"),
     ]
     columns = tuple(
-        ColumnStatistics(i, name, type, 150, 7, ndv=5.0, min=low, max=high, avg_width_bytes=2.5, max_width_bytes=9)
+        ColumnStatistics(
+            i,
+            name,
+            type,
+            150,
+            7,
+            ndv=5.0,
+            min=low,
+            max=high,
+            min_is_exact=True,
+            max_is_exact=True,
+            avg_width_bytes=2.5,
+            max_width_bytes=9,
+        )
         for i, (name, type, low, high) in enumerate(facts, 1)
     )
     publication = publish(table.publisher(table.statistics(columns=columns)))
