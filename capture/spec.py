@@ -13,8 +13,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final
 
-from store.model import logical_types
-from store.model.logical_types import FLOATING, MEASURED, NUMERIC
+from store.model import logical_types, statistics
+from store.model.logical_types import NUMERIC
+from store.model.statistics import Group
 from store.model.targets import Target, TargetKind
 
 PARTITIONED: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # targets that can be limited to partitions
@@ -116,19 +117,16 @@ def value_text(value: Any) -> str | None:
 
 # Kinds of statistics that a record holds.
 
-_FIELDS_OF: Final = {
-    "ROW_COUNT": ("row_count",),
-    "FILE_COUNT": ("data_file_count",),
-    "TOTAL_BYTES": ("total_size_bytes",),
-    "NULL_COUNT": ("null_count",),
-    "NAN_COUNT": ("nan_count",),
-    "NDV": ("ndv",),
-    "WIDTH": ("avg_width_bytes",),
-    "MIN_MAX": ("min", "max"),
-    "MOMENTS": ("mean",),
+_FIELDS_OF: Final = {kind: statistics.answering(kind) for kind in statistics.KINDS}
+_OF_VALUES: Final = frozenset(each.kind for each in statistics.SCALARS if each.of_values)
+_ZERO_WITHOUT: Final = {
+    each.kind: each.types for each in statistics.SCALARS if each.types and each.group is Group.COUNTS
 }
-_OF_VALUES: Final = frozenset({"MIN_MAX", "WIDTH", "MOMENTS"})  # kinds that a column without values has none of
-_OF_TYPES: Final = {"HISTOGRAM": NUMERIC, "MOMENTS": MEASURED}  # kinds that only some types have
+"""Kinds that count what other types do not have: there are none."""
+_IMPOSSIBLE_WITHOUT: Final = {"HISTOGRAM": NUMERIC} | {
+    each.kind: each.types for each in statistics.SCALARS if each.types and each.group is not Group.COUNTS
+}
+"""Kinds that other types do not have."""
 
 
 def lacking(record: Mapping[str, Any], kinds: Collection[str]) -> list[str]:
@@ -143,8 +141,7 @@ def lacking(record: Mapping[str, Any], kinds: Collection[str]) -> list[str]:
     """
     known = set(kinds) - _FIELDS_OF.keys()
     known |= {kind for kind in kinds if any(record.get(name) is not None for name in _FIELDS_OF.get(kind, ()))}
-    if record.get("logical_type") not in FLOATING:
-        known.add("NAN_COUNT")
+    known |= {kind for kind, types in _ZERO_WITHOUT.items() if record.get("logical_type") not in types}
     if has_no_values(record):
         known |= _OF_VALUES
     return sorted(set(kinds) - known)
@@ -161,5 +158,7 @@ def impossible(logical_type: str | None, kinds: Collection[str]) -> str:
     if logical_type is None or not kinds:
         return ""
     kind = logical_types.parse(logical_type).kind
-    names = " and no ".join(name for name, having in _OF_TYPES.items() if name in kinds and kind not in having)
+    names = " and no ".join(
+        name for name, having in _IMPOSSIBLE_WITHOUT.items() if name in kinds and kind not in having
+    )
     return f"a value of type {logical_type} has no {names}; ask without it" if names else ""

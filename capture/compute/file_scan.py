@@ -7,7 +7,7 @@ member of a group also gets a row as a group of its own, in which null counts as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from capture.compute import kernels
-from capture.compute.partial import ALL, Partial, SketchSelection
+from capture.compute.partial import ALL, FIELD_TYPES, Partial, SketchSelection
 from capture.compute.readers import base, tasks
 from capture.connectors.spi import ScanColumn, ScanTask
 from store.model import logical_types, sketches
@@ -31,20 +31,7 @@ PARTIAL_SCHEMA: Final = pa.schema(
         ("error", pa.string()),
         ("size_bytes", pa.int64()),
         ("row_groups", pa.int64()),
-        ("row_count", pa.int64()),
-        ("null_count", pa.int64()),
-        ("nan_count", pa.int64()),
-        ("min", pa.string()),
-        ("max", pa.string()),
-        ("min_is_exact", pa.bool_()),
-        ("max_is_exact", pa.bool_()),
-        ("mean", pa.float64()),
-        ("stddev", pa.float64()),
-        ("width_sum", pa.int64()),
-        ("width_max", pa.int64()),
-        ("theta", pa.binary()),
-        ("kll", pa.binary()),
-        ("mcv", pa.binary()),
+        *FIELD_TYPES.items(),
     ]
 )
 """`task` is the index of the task in its job; a row with an `error` has no statistics."""
@@ -54,8 +41,6 @@ LOCAL: Final = "local"
 
 Numbered: TypeAlias = tuple[int, ScanTask]
 """A task and its index in the job."""
-
-_MEASURES: Final = tuple(f.name for f in fields(Partial))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +100,7 @@ def to_batch(answers: Sequence[Answer]) -> pa.RecordBatch:
             rows[name].append(getattr(answer, name))
         rows["column_ids"].append(list(answer.column_ids))
         rows["error"].append(answer.error or None)
-        for name in _MEASURES:
+        for name in FIELD_TYPES:
             rows[name].append(getattr(answer.partial, name) if answer.partial else None)
     return pa.RecordBatch.from_arrays([pa.array(rows[f.name], f.type) for f in PARTIAL_SCHEMA], schema=PARTIAL_SCHEMA)
 
@@ -124,7 +109,7 @@ def from_batch(batch: pa.RecordBatch | pa.Table, engine_id: str = LOCAL) -> list
     """Decodes rows of PARTIAL_SCHEMA in their order; the inverse of `to_batch`."""
     answers = []
     for row in batch.to_pylist():
-        partial = None if row["error"] else Partial(**{name: row[name] for name in _MEASURES})
+        partial = None if row["error"] else Partial(**{name: row[name] for name in FIELD_TYPES})
         place = (row["task"], row["column_id"], tuple(row["column_ids"]))
         answers.append(Answer(*place, row["error"] or "", row["size_bytes"], row["row_groups"], partial, engine_id))
     return answers

@@ -17,32 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.compute import file_sketches, kernels
-from capture.compute.partial import Partial, SketchSelection
+from capture.compute.partial import AS_IS, Partial, SketchSelection
 from capture.connectors.spi import ScanTask
 from capture.spi import Sink, TableHandle
 from store.model import schemas, sketches
 from store.model.freshness import is_whole_arrow
 from store.model.logical_types import HASHED, NUMERIC, Kind, LogicalType
+from store.model.statistics import COUNTED, SIDES, Merge, exactness, names
 
 _FAN_IN: Final = 64  # parts merged at once; the error of quantiles grows with the depth of the tree
 _THETA_FAN_IN: Final = 8  # theta sketches are large; grouping does not change their union
-_MEASURES: Final = (
-    "file_path",
-    "column_id",
-    "logical_type",
-    "row_count",
-    "null_count",
-    "nan_count",
-    "min",
-    "max",
-    "min_is_exact",
-    "max_is_exact",
-    "avg_width_bytes",
-    "max_width_bytes",
-    "bytes_scanned",
-    "mean",
-    "stddev",
-)
+_STATISTICS: Final = names(lambda each: each.merge is not Merge.SKETCH)
+_MEASURES: Final = ("file_path", "column_id", "logical_type", *_STATISTICS, "bytes_scanned")
 
 _Place = tuple[str, int]  # file path, column id
 
@@ -217,21 +203,15 @@ def _insufficient(known: Known, cut: Set[_Place], uncut: Collection[int]) -> fro
 
 def _part(row: Mapping[str, Any], kll: bytes | None, mcv: bytes | None) -> Partial:
     """Converts a stored row of a file's column, without the theta sketch."""
-    count, nulls = row["row_count"], row["null_count"]
+    values = row["row_count"] - row["null_count"]
+    flags: dict[str, Any] = {flag: row[flag] is not False for flag in map(exactness, SIDES)}
     return Partial(
-        count,
-        nulls,
-        row["nan_count"],
-        row["min"],
-        row["max"],
-        min_is_exact=row["min_is_exact"] is not False,
-        max_is_exact=row["max_is_exact"] is not False,
-        width_sum=round((row["avg_width_bytes"] or 0) * (count - nulls)),
+        **{name: row[name] for name in (*COUNTED, *SIDES, *AS_IS)},
+        **flags,
+        width_sum=round((row["avg_width_bytes"] or 0) * values),
         width_max=row["max_width_bytes"],
         kll=kll,
         mcv=mcv,
-        mean=row["mean"],
-        stddev=row["stddev"],
     )
 
 

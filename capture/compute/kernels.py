@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.compute import decimals, moments, numbers, strings
-from capture.compute.partial import ALL, Frame, Partial, SketchSelection, width
+from capture.compute.partial import ALL, Frame, Partial, SketchSelection, merged_by, width
 from capture.connectors.column_values import plain
 from store.model import bounds, sketches
 from store.model.logical_types import FLOATING, HASHED, MEASURED, NESTED, NUMERIC, TEMPORAL, TEXTUAL, Kind, LogicalType
 from store.model.sketches import ThetaBuilder, murmur3
 from store.model.sketches.murmur3 import Hashes, Longs
+from store.model.statistics import Merge, exactness
 
 _MAX_LONG: Final = (1 << 63) - 1
 _WHOLE: Final = frozenset({Kind.INT, Kind.DECIMAL})
@@ -72,38 +73,42 @@ def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection 
     return Partial(frame.rows, frame.nulls)
 
 
+_SUMS: Final = merged_by(Merge.SUM)
+_WIDEST: Final = merged_by(Merge.WIDEST)
+_UNIONS: Final[dict[str, Callable[[list[bytes]], bytes]]] = {
+    "theta": sketches.union,
+    "kll": sketches.merge_kll,
+    "mcv": sketches.merge_frequent,
+}
+
+
 def merge(parts: Sequence[Partial], lt: LogicalType) -> Partial:
-    """Merges the statistics of disjoint rows, at least one. A sketch or bound that one part lacks is missing."""
+    """Merges the statistics of disjoint rows, at least one. A count or sketch that one part lacks is missing, as is a
+    bound that a part with values lacks."""
     if len(parts) == 1:
         return parts[0]
-    nans = [part.nan_count for part in parts if part.nan_count is not None]
-    thetas = [part.theta for part in parts if part.theta is not None]
-    klls = [part.kll for part in parts if part.kll is not None]
-    mcvs = [part.mcv for part in parts if part.mcv is not None]
-    widest = [part.width_max for part in parts if part.width_max is not None]
-    whole = len(parts)
-    low, low_is_exact = _outermost_bound([(p.min, p.min_is_exact) for p in parts if p.min or p.numbers], lt, pc.min)
-    high, high_is_exact = _outermost_bound([(p.max, p.max_is_exact) for p in parts if p.max or p.numbers], lt, pc.max)
-    mean, stddev = moments.merge((p.numbers, p.mean, p.stddev) for p in parts)
-    if low is not None and low == high and low_is_exact and high_is_exact and stddev is None:
-        # One value, which may be too large for its means to tell it from others.
-        stddev = 0.0 if mean is not None and math.isfinite(mean) and sum(p.numbers for p in parts) > 1 else None
-    return Partial(
-        row_count=sum(part.row_count for part in parts),
-        null_count=sum(part.null_count for part in parts),
-        nan_count=sum(nans) if len(nans) == whole else None,
-        min=low,
-        max=high,
-        min_is_exact=low_is_exact,
-        max_is_exact=high_is_exact,
-        width_sum=sum(part.width_sum for part in parts),
-        width_max=max(widest, default=None),
-        theta=sketches.union(thetas) if len(thetas) == whole else None,
-        kll=sketches.merge_kll(klls) if len(klls) == whole else None,
-        mcv=sketches.merge_frequent(mcvs) if len(mcvs) == whole else None,
-        mean=mean,
-        stddev=stddev,
-    )
+
+    def of_all(name: str, merged: Callable[[list[Any]], Any]) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return None if None in values else merged(values)
+
+    found = {name: of_all(name, sum) for name in _SUMS}
+    found |= {name: of_all(name, union) for name, union in _UNIONS.items()}
+    for name in _WIDEST:
+        found[name] = max((value for part in parts if (value := getattr(part, name)) is not None), default=None)
+    for side, outermost in (("min", pc.min), ("max", pc.max)):
+        flag = exactness(side)
+        known = [(getattr(p, side), getattr(p, flag)) for p in parts if getattr(p, side) or p.numbers]
+        found[side], found[flag] = _outermost_bound(known, lt, outermost)
+    found["mean"], found["stddev"] = moments.merge((p.numbers, p.mean, p.stddev) for p in parts)
+    whole = Partial(**found)
+    return replace(whole, stddev=0.0) if whole.stddev is None and _is_constant(whole) else whole
+
+
+def _is_constant(part: Partial) -> bool:
+    """True if all values, at least two, are one number, which may be too large for its means to tell it from others."""
+    is_one = part.min is not None and part.min == part.max and part.min_is_exact and part.max_is_exact
+    return is_one and part.mean is not None and math.isfinite(part.mean) and part.numbers > 1
 
 
 def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.NDArray[np.bool_] | None]:

@@ -1,11 +1,18 @@
-"""Types of a scan: the selection of sketches, the frame of a column, and its partial statistics."""
+"""Types of a scan: the selection of sketches, the frame of a column, and its partial statistics.
+
+Fields of `Partial` that are named like a statistic of `store.model.statistics` are merged by its rule and stored under
+its name; `OWN` declares the others, from which statistics are computed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
+import pyarrow as pa
+
 from store.model.logical_types import Kind, LogicalType
+from store.model.statistics import BY_NAME, INT, Group, Merge
 
 _WIDTHS: Final = {
     Kind.BOOLEAN: 1,
@@ -105,3 +112,26 @@ class Partial:
     def numbers(self) -> int:
         """Values that are not NaN."""
         return self.row_count - self.null_count - (self.nan_count or 0)
+
+
+OWN: Final = {
+    "width_sum": (INT, Merge.SUM),
+    "width_max": (INT, Merge.WIDEST),
+    "theta": (pa.binary(), Merge.SKETCH),
+    "kll": (pa.binary(), Merge.SKETCH),
+    "mcv": (pa.binary(), Merge.SKETCH),
+}
+"""Type and rule of the fields that are no statistics by themselves."""
+
+_FIELDS: Final = tuple(field.name for field in fields(Partial))
+_RULES: Final = {name: OWN[name][1] if name in OWN else BY_NAME[name].merge for name in _FIELDS}
+FIELD_TYPES: Final = {name: OWN[name][0] if name in OWN else BY_NAME[name].type for name in _FIELDS}
+"""Field → Arrow type, in the order of the fields."""
+
+AS_IS: Final = tuple(name for name in _FIELDS if name not in OWN and BY_NAME[name].group is Group.DISTRIBUTION)
+"""Statistics that a record has just as the partial has them, whatever part of the rows was read."""
+
+
+def merged_by(rule: Merge) -> tuple[str, ...]:
+    """The fields with a rule."""
+    return tuple(name for name in _FIELDS if _RULES[name] is rule)

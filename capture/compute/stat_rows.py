@@ -13,17 +13,17 @@ import pyarrow as pa
 from capture.compute import fold
 from capture.compute.file_scan import Answer
 from capture.compute.file_sketches import cut_k
-from capture.compute.partial import Partial
+from capture.compute.partial import AS_IS, Partial
 from capture.connectors.spi import ScanTask
 from capture.flight_rows import flight_rows
 from capture.spi import Mode, TableHandle
-from store.model import schemas, sketches
+from store.model import schemas, sketches, statistics
 from store.model.freshness import CONTRADICTED
 from store.model.logical_types import Kind, LogicalType
 from store.model.targets import Target
 
 SAMPLE_CONFIDENCE: Final = 0.95
-_BOUNDS: Final = ("min", "max", "min_is_exact", "max_is_exact")
+_BOUNDS: Final = statistics.of_kind("MIN_MAX")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,15 +219,13 @@ def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
         **_counts(part, covers),
         "avg_width_bytes": part.width_sum / count if count and part.width_max is not None else None,
         "max_width_bytes": part.width_max,
-        "mean": part.mean,
-        "stddev": part.stddev,
+        **{name: getattr(part, name) for name in AS_IS},
     }
     if covers.complete:
-        row |= {"min": part.min, "max": part.max}
-        row |= {
-            f"{side}_is_exact": None if row[side] is None else getattr(part, f"{side}_is_exact")
-            for side in ("min", "max")
-        }
+        for side in statistics.SIDES:
+            flag = statistics.exactness(side)
+            row[side] = getattr(part, side)
+            row[flag] = None if row[side] is None else getattr(part, flag)
     else:
         row |= {name: covers.known[name] for name in _BOUNDS if covers.known.get(name) is not None}
     nulls = int(lt.kind is Kind.STRUCT and part.null_count > 0)
@@ -240,7 +238,7 @@ def _counts(part: Partial, covers: Coverage) -> dict[str, int | None]:
     Those of a part are scaled one after the other, each to the rows that are left, and leave room for what was read.
     """
     if covers.complete:
-        return {"row_count": part.row_count, "null_count": part.null_count, "nan_count": part.nan_count}
+        return {name: getattr(part, name) for name in statistics.COUNTED}
     rows, values = covers.rows_total, part.row_count - part.null_count
 
     def scaled(name: str, seen: int, of: int, total: int) -> int:

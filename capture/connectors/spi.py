@@ -24,7 +24,8 @@ import pyarrow as pa
 
 from store.model.errors import Unimplemented
 from store.model.names import column_key
-from store.model.schemas import DELETES, INT, SCALAR, TEXT
+from store.model.schemas import DELETES, SCALAR
+from store.model.statistics import INT, TEXT
 
 ColumnIds = Mapping[str, int]
 """Column key (`Column.key`) → column id, for every column the table ever had; also by dotted name if it is unique."""

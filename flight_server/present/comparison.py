@@ -8,18 +8,12 @@ from typing import Any, Final
 
 from flight_server.present.column_labels import labels
 from flight_server.views.table_summary import Row, TableSummary
+from store.model.statistics import STATISTICS, Group, names
 
-OF_TABLE: Final = ("row_count", "data_file_count", "total_size_bytes")
+OF_TABLE: Final = ("row_count", *names(lambda each: each.group is Group.TABLE and each.is_shown, STATISTICS))
 OF_COLUMN: Final = (
     "logical_type",
-    "null_count",
-    "nan_count",
-    "ndv",
-    "min",
-    "max",
-    "mean",
-    "stddev",
-    "avg_width_bytes",
+    *names(lambda each: each.is_shown and not each.is_precision and each.name not in OF_TABLE),
 )
 
 

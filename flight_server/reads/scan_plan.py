@@ -34,7 +34,8 @@ from store.model.predicates import pruning
 from store.model.predicates.buckets import Bucket
 from store.model.predicates.pruning import Column
 from store.model.predicates.tree import Node
-from store.model.schemas import FLIGHTS, INT, PARTITION_SPECS, TEXT
+from store.model.schemas import FLIGHTS, PARTITION_SPECS
+from store.model.statistics import INT, TEXT
 
 T = TypeVar("T")
 

@@ -11,22 +11,10 @@ import pyarrow as pa
 from flight_server.views.reader import Leaf, Reader, equal, read_table
 from flight_server.views.table_summary import Row, require
 from store.model.errors import nearest
+from store.model.statistics import names
 
-STATISTICS: Final = (
-    "row_count",
-    "null_count",
-    "nan_count",
-    "ndv",
-    "ndv_lower",
-    "ndv_upper",
-    "ndv_exact",
-    "min",
-    "max",
-    "mean",
-    "stddev",
-    "avg_width_bytes",
-)
-NUMBERS: Final = ("row_count", "null_count", "nan_count", "ndv", "mean", "stddev", "avg_width_bytes")
+STATISTICS: Final = names(lambda each: each.is_shown)
+NUMBERS: Final = names(lambda each: each.is_shown and each.is_number and not each.is_precision)
 
 
 def column_rows(reader: Reader, name: str, column: str) -> list[Row]:

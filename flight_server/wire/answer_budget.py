@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from flight_server.wire.status import to_json
+from store.model import statistics
 from store.model.schemas import KINDS
 
 _Part: TypeAlias = tuple[str, dict[str, Any], list[dict[str, Any]]]
@@ -18,17 +19,7 @@ _Part: TypeAlias = tuple[str, dict[str, Any], list[dict[str, Any]]]
 
 OMITTED: Final = "OMITTED_BY_BUDGET"
 
-FIELDS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "ROW_COUNT": ("row_count",),
-    "FILE_COUNT": ("data_file_count",),
-    "TOTAL_BYTES": ("total_size_bytes", "merged_size_bytes"),
-    "NULL_COUNT": ("null_count",),
-    "NAN_COUNT": ("nan_count",),
-    "NDV": ("ndv", "ndv_exact", "ndv_lower", "ndv_upper"),
-    "MIN_MAX": ("min", "max", "min_is_exact", "max_is_exact"),
-    "WIDTH": ("avg_width_bytes", "max_width_bytes"),
-    "MOMENTS": ("mean", "stddev"),
-}
+FIELDS_OF: Final[Mapping[str, tuple[str, ...]]] = {kind: statistics.of_kind(kind) for kind in statistics.KINDS}
 ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "NDV": ("NDV", "TUPLE_NDV"),
     "HISTOGRAM": ("QUANTILES",),

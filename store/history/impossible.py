@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.model.logical_types import FLOATING, MEASURED, Kind, parse
+from store.model.statistics import MOMENTS
 
 # A value of a nested type, such as a tuple of a column group, may hold a NaN.
 _MAY_HOLD_NAN: Final = FLOATING | {Kind.ARRAY, Kind.MAP, Kind.STRUCT, Kind.VARIANT}
 _TOLERANCE: Final = 1e-9  # relative to a bound: the rounding error of a mean
-_MOMENTS: Final = ("mean", "stddev")
 
 
 class Impossible(NamedTuple):
@@ -36,7 +36,7 @@ def first_impossible(columns: Mapping[str, pa.Array], *, within_bounds: bool) ->
     Returns:
         The first row of the first field with such a value, None if there is none. Records without a type always pass.
     """
-    given = [name for name in _MOMENTS if name in columns and columns[name].null_count < len(columns[name])]
+    given = [name for name in MOMENTS if name in columns and columns[name].null_count < len(columns[name])]
     nans = columns.get("nan_count")
     has_nans = nans is not None and (pc.max(nans).as_py() or 0) > 0
     types = columns.get("logical_type")

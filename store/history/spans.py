@@ -42,10 +42,10 @@ from store.model.freshness import has_sql
 from store.model.puts import IDENTITY
 from store.model.schemas import COUNTS, DISTRIBUTION
 from store.model.sketches import is_partial_sql
+from store.model.statistics import PER_VALUE
 
 SnapshotPlace: TypeAlias = tuple[int, Place]  # id and place of a snapshot
 _UNLIMITED: Final = 2**40  # snapshots
-_CUT: Final = ("ndv", "ndv_lower", "ndv_upper")
 _SPAN: Final = tuple(SPAN)
 
 
@@ -222,7 +222,7 @@ def served_distribution(counts: str, distribution: str, is_exact: str, prefix: s
     most, values = f"{counts}.row_count - coalesce({counts}.null_count, 0)", {}
     for name in DISTRIBUTION:
         value = f"{distribution}.{prefix}{name}"
-        if name in _CUT:
+        if name in PER_VALUE:
             other = f"NOT {is_exact} AND {distribution}.snapshot_id <> {counts}.snapshot_id"
             value = f"CASE WHEN {other} AND {value} > {most} THEN {most} ELSE {value} END"
         values[name] = value

@@ -24,6 +24,7 @@ from store.model.errors import InvalidArgument, InvalidField, Words, first_line,
 from store.model.logical_types import Kind, LogicalType
 from store.model.puts import shown
 from store.model.schemas import Flight
+from store.model.statistics import PER_VALUE, SCALARS, STATISTICS, Limit, names
 
 MAX_BATCH_BYTES: Final = 1 << 30  # of a batch of a put, decompressed and decoded
 _KEY: Final = ("table_catalog", "table_schema", "table_name", "snapshot_id")
@@ -34,25 +35,20 @@ _ALTERNATIVES: Final[dict[str, tuple[str, str]]] = {
     "stats.sketches": ("target_kind", "storage_id"),
 }
 _NOT_EMPTY: Final = ("table_catalog", "table_schema", "table_name", "engine_expression_key", "sketch_type")
-_COUNTS: Final = (
+_OTHER_COUNTS: Final = (
     "snapshot_id",
-    "row_count",
-    "null_count",
-    "nan_count",
     "size_bytes",
-    "total_size_bytes",
-    "merged_size_bytes",
-    "data_file_count",
     "rows_scanned",
     "files_scanned",
     "row_groups_sampled",
     "bytes_scanned",
-    "max_width_bytes",
-)
+)  # besides the statistics
+_COUNTS: Final = (*_OTHER_COUNTS, *names(lambda each: each.limit is Limit.COUNT, STATISTICS))
 _INSTANTS: Final = ("captured_at", "refreshed_at")
 _FIRST, _LAST = (pa.scalar(each.replace(tzinfo=UTC), schemas.INSTANT) for each in (datetime.min, datetime.max))
-_MEASURES: Final = ("ndv", "ndv_lower", "ndv_upper", "avg_width_bytes")
-_DISTINCT: Final = ("ndv", "ndv_lower", "ndv_upper")
+_MEASURES: Final = names(lambda each: each.limit is Limit.MEASURE)
+_NUMBERS: Final = names(lambda each: each.limit in (Limit.NUMBER, Limit.DEVIATION))
+_DEVIATIONS: Final = names(lambda each: each.limit is Limit.DEVIATION)
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "producer": schemas.PRODUCERS,
     "completeness": schemas.COMPLETENESS,
@@ -61,14 +57,7 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "role": schemas.ROLES,
     "target_kind": tuple(targets.TargetKind),
 }
-_AT_MOST: Final = (
-    ("null_count", "row_count"),
-    ("nan_count", "row_count"),
-    ("ndv_lower", "ndv"),
-    ("ndv", "ndv_upper"),
-    ("ndv_lower", "ndv_upper"),
-    ("avg_width_bytes", "max_width_bytes"),
-)
+_AT_MOST: Final = tuple((each.name, other) for each in SCALARS for other in each.at_most)
 
 
 def required(flight: Flight) -> tuple[str, ...]:
@@ -261,11 +250,12 @@ class _Batch(PutBatch):
                     index = pc.index(fine, False).as_py()
                     raise self.refuse(index, name, f"is above {limit}", f"at most {limit} {most[index].as_py()}")
         self._check_possible()
-        for name in ("mean", "stddev"):
+        for name in _NUMBERS:
             if (column := self.given(name)) is not None:
                 self.require(pc.invert(pc.is_nan(column)), name, "is NaN", "a number, or null where it is unknown")
-        if (column := self.given("stddev")) is not None:
-            self.require(pc.greater_equal(column, 0.0), "stddev", "is negative", "at least 0")
+        for name in _DEVIATIONS:
+            if (column := self.given(name)) is not None:
+                self.require(pc.greater_equal(column, 0.0), name, "is negative", "at least 0")
 
     def _check_possible(self) -> None:
         """Checks counts of values and of distinct values against the number of rows."""
@@ -281,7 +271,7 @@ class _Batch(PutBatch):
                 "is above row_count - null_count",
                 "null_count and nan_count together at most row_count",
             )
-        for name in _DISTINCT:
+        for name in PER_VALUE:
             if (column := self.given(name)) is None:
                 continue
             most = like(values, column)

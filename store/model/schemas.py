@@ -1,8 +1,7 @@
 """All public Arrow schemas: the flights with their keys, identity columns and cosmetic columns.
 
 Columns that a later version added are the last of their flight, after provenance, so that the position of others never
-changes. `stats.columns` has `mean` and `stddev` of a table's columns, `stats.file_columns` those of a file's columns
-(`MOMENTS`); null means unknown.
+changes. The statistics of a record are those of `store.model.statistics`; null means unknown.
 """
 
 from __future__ import annotations
@@ -12,28 +11,16 @@ from typing import Final
 
 import pyarrow as pa
 
-TEXT, INT, FLOAT, BOOL, BYTES = pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.binary()
+from store.model import statistics
+from store.model.statistics import BOOL, FLOAT, INT, TEXT, Group
+
+BYTES = pa.binary()
 INSTANT = pa.timestamp("us", "UTC")
 
 KEY: Final = {"table_catalog": TEXT, "table_schema": TEXT, "table_name": TEXT, "table_id": TEXT, "snapshot_id": INT}
-SCALAR: Final = {
-    "logical_type": TEXT,
-    "row_count": INT,
-    "null_count": INT,
-    "nan_count": INT,
-    "ndv": FLOAT,
-    "ndv_exact": BOOL,
-    "ndv_lower": FLOAT,
-    "ndv_upper": FLOAT,
-    "min": TEXT,
-    "max": TEXT,
-    "min_is_exact": BOOL,
-    "max_is_exact": BOOL,
-    "avg_width_bytes": FLOAT,
-    "max_width_bytes": INT,
-}
-MOMENTS: Final = {"mean": FLOAT, "stddev": FLOAT}
-"""Mean and sample standard deviation of the values that are neither null nor NaN; INT, FLOAT, DOUBLE, DECIMAL only."""
+SCALAR: Final = {"logical_type": TEXT} | {each.name: each.type for each in statistics.SCALARS if not each.since}
+ADDED: Final = {each.name: each.type for each in statistics.SCALARS if each.since}
+"""Statistics of later versions, such as the mean and sample standard deviation of the values that are no NaN."""
 DELETE_FILE: Final = pa.struct(
     [
         ("file_path", TEXT),
@@ -60,17 +47,8 @@ RECORDED: Final = {
 }
 DERIVED: Final = {"freshness": TEXT, "usable_for": TEXT}
 PROVENANCE: Final = RECORDED | DERIVED
-COUNTS: Final = ("row_count", "null_count", "nan_count", "min", "max", "min_is_exact", "max_is_exact")
-DISTRIBUTION: Final = (
-    "ndv",
-    "ndv_exact",
-    "ndv_lower",
-    "ndv_upper",
-    "mean",
-    "stddev",
-    "avg_width_bytes",
-    "max_width_bytes",
-)
+COUNTS: Final = statistics.names(lambda each: each.group is Group.COUNTS)
+DISTRIBUTION: Final = statistics.names(lambda each: each.group is Group.DISTRIBUTION)
 """The two groups of a record's statistics, each of which is served from the newest record that has it."""
 
 DISTRIBUTION_LABELS: Final = {"distribution_snapshot_id": INT, "distribution_freshness": TEXT}
@@ -86,19 +64,8 @@ CAPTURE_MODES: Final = ("SYNC", "ASYNC")
 FILE_CONTENTS: Final = ("DATA", "POSITION_DELETES", "EQUALITY_DELETES")
 DELETE_CONTENTS: Final = ("POSITION_DELETES", "EQUALITY_DELETES", "DELETION_VECTOR")
 ROLES: Final = ("NDV", "QUANTILES", "MCV", "TUPLE_NDV")
-KINDS: Final = (
-    "ROW_COUNT",
-    "FILE_COUNT",
-    "TOTAL_BYTES",
-    "NULL_COUNT",
-    "NAN_COUNT",
-    "NDV",
-    "MIN_MAX",
-    "WIDTH",
-    "MOMENTS",
-    "HISTOGRAM",
-    "MCV",
-)
+KINDS: Final = (*statistics.KINDS, "HISTOGRAM", "MCV")
+"""Kinds of statistics that a request may name; the last two are of sketches."""
 PARTITION_SPECS: Final = "iceberg.partition-specs"
 """Property of an Iceberg table with buckets: all its partition specs, in Iceberg's JSON."""
 REMARK: Final = "statflight.remark"
@@ -186,19 +153,14 @@ _ALL: Final = [
     _stats(
         "stats.tables",
         "Rows, files and bytes of a table at a snapshot",
-        {
-            "row_count": INT,
-            "data_file_count": INT,
-            "total_size_bytes": INT,
-            "merged_size_bytes": INT,
-        },
+        {"row_count": INT} | {each.name: each.type for each in statistics.STATISTICS if each.group is Group.TABLE},
     ),
     _stats(
         "stats.columns",
         "Scalar statistics of a column",
         {"column_id": INT, "column_name": TEXT} | SCALAR,
         "column_id",
-        added=MOMENTS | DISTRIBUTION_LABELS,
+        added=ADDED | DISTRIBUTION_LABELS,
     ),
     _stats(
         "stats.files",
@@ -236,7 +198,7 @@ _ALL: Final = [
         {"file_path": TEXT, "column_id": INT, "column_name": TEXT} | SCALAR,
         "file_path",
         "column_id",
-        added=MOMENTS,
+        added=ADDED,
     ),
     _stats(
         "stats.expressions",
@@ -250,7 +212,7 @@ _ALL: Final = [
         | SCALAR,
         "engine_kind",
         "engine_expression_key",
-        added=MOMENTS | DISTRIBUTION_LABELS,
+        added=ADDED | DISTRIBUTION_LABELS,
     ),
     _stats(
         "stats.column_groups",
@@ -261,7 +223,7 @@ _ALL: Final = [
         }
         | SCALAR,
         "column_ids",
-        added=MOMENTS | DISTRIBUTION_LABELS,
+        added=ADDED | DISTRIBUTION_LABELS,
     ),
     Flight(
         "stats.sketches",

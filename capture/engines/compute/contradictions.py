@@ -18,13 +18,13 @@ from capture.spi import TableHandle
 from store.model import bounds
 from store.model.errors import StatflightError
 from store.model.logical_types import LogicalType
+from store.model.statistics import COUNTED, SIDES, exactness
 
 log = logging.getLogger("statflight.worker")
 
 _MOST_CELLS: Final = 1_000_000  # files × columns that are compared, of which the metadata is in memory meanwhile
 _LOGGED: Final = 5  # contradictions of a column that are logged
-_COUNTS: Final = ("row_count", "null_count", "nan_count")
-_COMPARED: Final = (*_COUNTS, "min", "max")
+_COMPARED: Final = (*COUNTED, *SIDES)
 _SHOWN: Final = 60  # characters of a bound in a message
 
 
@@ -103,7 +103,7 @@ class StatedFiles:
         if file is None or column is None or (row := int(self._row_of[file, column])) < 0:
             return ""
         stated = {name: values[row].as_py() for name, values in self._values.items()}
-        for name in _COUNTS:
+        for name in COUNTED:
             expected, found = stated[name], getattr(part, name)
             if expected is None or found is None:
                 continue
@@ -114,9 +114,9 @@ class StatedFiles:
             most = stated["row_count"] - stated["null_count"]
             if values > most:
                 return f"{most:,} values, the data at least {values:,}"
-        for side in ("min", "max"):
+        for side in SIDES:
             expected, found = stated[side], getattr(part, side)
-            is_exact = part.min_is_exact if side == "min" else part.max_is_exact  # else rounded outwards
+            is_exact = getattr(part, exactness(side))  # else rounded outwards
             if expected is None or found is None or found == expected or not is_exact or not lt.orderable:
                 continue
             low, high = (expected, found) if side == "min" else (found, expected)

@@ -32,6 +32,7 @@ from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResu
 from store.model import logical_types
 from store.model.errors import Cancelled, StatflightError
 from store.model.logical_types import HASHED, NESTED, Kind
+from store.model.statistics import SCALARS
 from store.model.targets import NO_COLUMN, TargetKind
 
 SAMPLE_SHARE: Final = 0.1  # of the rows of a table, in a sample without a budget
@@ -39,19 +40,7 @@ _FLUSH_ROWS: Final = 4000
 _THREADED_CELLS: Final = 100_000  # below, threads cost more than they save
 _PIECES_PER_CORE: Final = 4  # with fewer files per core, large ones are divided among the cores
 
-_COLUMN_KINDS: Final = frozenset(
-    {
-        "ROW_COUNT",
-        "NULL_COUNT",
-        "NAN_COUNT",
-        "NDV",
-        "MIN_MAX",
-        "WIDTH",
-        "MOMENTS",
-        "HISTOGRAM",
-        "MCV",
-    }
-)
+_COLUMN_KINDS: Final = frozenset({each.kind for each in SCALARS} | {"HISTOGRAM", "MCV"})
 
 
 class ComputeEngine(CaptureEngine):

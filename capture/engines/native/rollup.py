@@ -13,8 +13,7 @@ from capture.connectors.spi import NativeStats
 from capture.spi import TableHandle
 from store.model import bounds, logical_types
 from store.model.schemas import SCALAR
-
-_COUNTS = ("row_count", "null_count", "nan_count")
+from store.model.statistics import COUNTED, PER_VALUE, SIDES, exactness
 
 
 @dataclass
@@ -39,10 +38,10 @@ class Rollup:
             return parts[0]
         whole.files = sum(part.files for part in parts)
         whole.doubts = frozenset().union(*(part.doubts for part in parts))
-        for count in _COUNTS:
+        for count in COUNTED:
             counts = [getattr(part, count) for part in parts]
             setattr(whole, count, None if None in counts else sum(counts))
-        for side in ("min", "max"):
+        for side in SIDES:
             whole.known[side] = all(part.known[side] for part in parts)
             bounds_of = [bound for part in parts if (bound := part.sides[side]) is not None]
             if whole.known[side] and bounds_of:
@@ -58,27 +57,28 @@ class Rollup:
             self._first(rows.to_pylist()[0])
             return
         self.files += rows.num_rows
-        for name in _COUNTS:
+        for name in COUNTED:
             total = getattr(self, name)
             missing = rows[name].null_count > 0
             setattr(self, name, None if total is None or missing else total + (pc.sum(rows[name]).as_py() or 0))
         empty = pc.add(rows["null_count"], pc.fill_null(rows["nan_count"], 0))  # bounds skip NaN
         has_values = pc.fill_null(pc.not_equal(empty, rows["row_count"]), True)
         live = rows.filter(has_values)
-        for side in ("min", "max"):
+        for side in SIDES:
             self._bound(side, live)
 
     def _first(self, row: Mapping[str, Any]) -> None:
         """Adds the row of the first file; a shortcut."""
         self.files = 1
-        self.row_count, self.null_count, self.nan_count = (row[name] for name in _COUNTS)
+        for name in COUNTED:
+            setattr(self, name, row[name])
         nulls = row["null_count"]
         if nulls is not None and nulls + (row["nan_count"] or 0) == row["row_count"]:
             return  # without values there are no bounds
-        for side in ("min", "max"):
+        for side in SIDES:
             self.known[side] = row[side] is not None
             if self.known[side]:
-                self.sides[side] = (row[side], row[f"{side}_is_exact"])
+                self.sides[side] = (row[side], row[exactness(side)])
 
     def _bound(self, side: str, rows: pa.Table) -> None:
         if not rows.num_rows or not self.known[side]:
@@ -86,7 +86,7 @@ class Rollup:
         if rows[side].null_count:
             self.known[side] = False
             return
-        self._outermost(side, rows[side].combine_chunks(), rows[f"{side}_is_exact"].combine_chunks())
+        self._outermost(side, rows[side].combine_chunks(), rows[exactness(side)].combine_chunks())
 
     def _outermost(self, side: str, texts: pa.Array, exact: pa.Array) -> None:
         """Merges bounds, none of them null."""
@@ -119,11 +119,11 @@ class Rollup:
         row["row_count"] = row_count if row_count is not None else None if partial else self.row_count
         if not partial:
             row["null_count"], row["nan_count"] = self.null_count, self.nan_count
-        for side in ("min", "max"):
+        for side in SIDES:
             bound = self.sides[side]
             if bound is not None and self.known[side] and not partial:
                 row[side] = bound[0]
-                row[f"{side}_is_exact"] = False if row_deletes else bound[1]
+                row[exactness(side)] = False if row_deletes else bound[1]
         return row
 
 
@@ -188,7 +188,7 @@ def combined(files: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any
         files: The roll-up of the same snapshot; empty if there is none.
         kept: The source's row of COLUMN_SCHEMA; nulls are unknown.
     """
-    paired = {f"{side}_is_exact" for side in ("min", "max") if kept[side] is not None}
+    paired = {exactness(side) for side in SIDES if kept[side] is not None}
     return possible(dict(files) | {name: value for name, value in kept.items() if value is not None or name in paired})
 
 
@@ -200,7 +200,7 @@ def possible(row: dict[str, Any]) -> dict[str, Any]:
         if count is not None and (count < 0 or (rows is not None and count > rows)):
             row[name] = None
     most = None if rows is None else rows - (row.get("null_count") or 0)
-    for name in ("ndv", "ndv_lower", "ndv_upper"):
+    for name in PER_VALUE:
         value = row.get(name)
         if value is not None and most is not None:
             row[name] = min(max(float(value), 0.0), float(most))
