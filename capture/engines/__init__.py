@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from capture.spark import language
 from capture.spec import CaptureSpec, Engine, FileSketches
-from capture.spi import Capabilities, CaptureEngine, Mode, rank
-from store.model.targets import TargetKind
+from capture.spi import Capabilities, CaptureEngine, Mode, Outcome, rank
+from store.model.errors import InvalidArgument
+from store.model.targets import Target, TargetKind
 from store.plugins import Broken, Plugins
 
 if TYPE_CHECKING:
@@ -57,6 +59,20 @@ def supporting(engines: Sequence[Mapping[str, Any]], format: str, spec: CaptureS
     if spec.target.kind is TargetKind.EXPRESSION:
         fit = [row for row in fit if row["engine_id"] == spec.target.engine_kind]
     return sorted(fit, key=lambda row: (rank(row["priority"], spec.kinds), row["engine_id"]))
+
+
+def refused(target: Target) -> tuple[Outcome, str] | None:
+    """The outcome and detail of a target that its engine is known to refuse before it looks at the table; None for
+    others. Starts no JVM."""
+    if target.kind is not TargetKind.EXPRESSION or target.engine_kind != "spark":
+        return None
+    try:
+        language.checked(target.engine_expression_key or b"")
+    except language.NotDeterministic as error:
+        return Outcome.UNCAPTURABLE, str(error)
+    except InvalidArgument as error:
+        return Outcome.DEGRADED, str(error)
+    return None
 
 
 def _capabilities(row: Mapping[str, Any]) -> Capabilities:

@@ -21,6 +21,7 @@ from capture.compute.pieces import Pieces, divided
 from capture.compute.readers import tasks
 from capture.connectors.column_values import plain
 from capture.connectors.spi import Column, ScanColumn, ScanTask
+from capture.spark import judge
 from capture.spark.job import balanced
 from capture.spark.session import Spark, ddl
 from store.model import bounds, logical_types
@@ -52,45 +53,6 @@ _SIGNED: Final = {
     pa.uint64(): pa.decimal128(20, 0),
 }
 _WIDTHS: Final = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
-# Expressions come from clients: they may use the row only, not read other data or call Java methods.
-_COMMENT: Final = re.compile(r"/\*|--|;")
-_QUOTED: Final = re.compile(r"""`(?:[^`]|``)*`|'[^']*'|"[^"]*\"""")  # where there is no backslash
-_REFUSED: Final = (
-    (re.compile(r"\(\s*(select|from|table|values|with|map|reduce|describe)\s", re.I), "a subquery is not allowed"),
-    (re.compile(r"\b(try_)?(reflect|java_method)\b", re.I), "calls of Java methods are not allowed"),
-    (re.compile(r"[(,.]\s*\*"), "* is not allowed: name the columns"),
-    (re.compile(r"\bidentifier\s*\(", re.I), "IDENTIFIER is not allowed: write the name"),
-)
-
-
-# Used with Spark Connect, which does not expose the analyzed plan.
-_CURRENT: Final = re.compile(
-    r"\b(current_(timestamp|date|time|user|database|schema|catalog)|localtimestamp|now|curdate|session_user)\b", re.I
-)
-
-
-class NotDeterministic(InvalidArgument):
-    """An expression whose value is not a function of its row."""
-
-    code = "NOT_DETERMINISTIC"
-
-
-def checked(key: bytes) -> str:
-    """Decodes a client's expression, and rejects one that reads other data or calls Java methods.
-
-    Raises:
-        InvalidArgument: The text is not valid UTF-8, or contains something that is not allowed.
-    """
-    try:
-        text = key.decode()
-    except UnicodeDecodeError:
-        raise InvalidArgument("engine_expression_key: is not the UTF-8 text of a Spark SQL expression") from None
-    if _COMMENT.search(text if "\\" in text else _QUOTED.sub("``", text)):  # Spark's raw strings have no escapes
-        raise InvalidArgument("engine_expression_key: comments and semicolons are not allowed outside of quotes")
-    for pattern, why in _REFUSED:
-        if pattern.search(text):
-            raise InvalidArgument(f"engine_expression_key: {why}")
-    return text
 
 
 def named(text: str, columns: Sequence[Column]) -> list[Column]:
@@ -166,7 +128,8 @@ def capture(
 
     Raises:
         NotDeterministic: The value of the expression is not a function of its row.
-        InvalidArgument: Spark does not understand the expression, or its values have no scalar statistics.
+        InvalidArgument: The expression reads more than its row, Spark does not understand it, or its values have no
+            scalar statistics.
         UpstreamError: A file cannot be read, or Spark failed.
     """
     schema = _schema(columns, _integer_types(planned, columns))
@@ -254,6 +217,7 @@ def _result_type(spark: Spark, schema: pa.Schema, text: str, note: str, poll: Ca
         from pyspark.sql import functions
         from pyspark.sql.pandas.types import to_arrow_type
 
+        judge.check_parsed(session, text)
         empty = session.createDataFrame([], _in_spark(schema))
         try:
             # A condition rejects aggregates, windows and generators, which are not functions of one row.
@@ -261,7 +225,8 @@ def _result_type(spark: Spark, schema: pa.Schema, text: str, note: str, poll: Ca
             (field,) = empty.select(functions.expr(text).alias("value")).schema.fields
         except (AnalysisException, ParseException, ValueError) as error:
             raise InvalidArgument(f"engine_expression_key: Spark says {first_line(error)}{note}") from None
-        _check_deterministic(session, empty, text)
+        judge.check_analyzed(session, empty, text)
+        judge.check_collation(field.dataType)
         return pa.schema([("value", to_arrow_type(field.dataType, timezone="UTC"))]).empty_table()
 
     type = spark.call(job, poll).schema.field(0).type
@@ -269,26 +234,6 @@ def _result_type(spark: Spark, schema: pa.Schema, text: str, note: str, poll: Ca
     if lt is None or (not lt.orderable and lt.kind is not Kind.JSON):
         raise InvalidArgument(f"engine_expression_key: {lt or type} has no scalar statistics")
     return lt
-
-
-def _check_deterministic(session: Any, empty: Any, text: str) -> None:
-    """Raises NotDeterministic unless the value depends on the row only, not on chance, current time or user."""
-    from pyspark.errors import AnalysisException
-    from pyspark.sql import functions
-
-    value = functions.expr(text)
-    if hasattr(session, "_jvm"):
-        plan = empty.select(value.alias("value"))._jdf.queryExecution().analyzed()
-        current = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-        varies = not plan.expressions().head().deterministic() or plan.containsPattern(current)
-    else:
-        try:  # an aggregate function rejects arguments that are not deterministic
-            _ = empty.select(functions.count(value)).schema
-            varies = _CURRENT.search(text) is not None
-        except AnalysisException:
-            varies = True
-    if varies:
-        raise NotDeterministic(f'the value of "{text}" is not a function of its row: each capture would differ')
 
 
 def _read(payload: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

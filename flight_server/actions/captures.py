@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from capture.engines import refused
 from capture.orchestrator import Answer, Question
 from capture.spi import Mode
 from flight_server.actions.registry import Call, action
@@ -113,6 +114,9 @@ def _divided(
     for at, (item, table) in enumerate(zip(items, tables, strict=True)):
         if table.format == EXTERNAL:
             outcomes[at] = _outcome("UNCAPTURABLE", "no connector: the table only has statistics that were put")
+            continue
+        if (refusal := refused(item.spec.target)) is not None:
+            outcomes[at] = _outcome(*refusal, engine_id=item.spec.target.engine_kind, attributes={"retryable": False})
             continue
         ids = _snapshots_of(call, item, table, snapshot_ids)
         if not ids:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from capture.engines import supporting
+from capture.engines import refused, supporting
 from capture.orchestrator import Answer, ControlPlane, Question
 from capture.spec import CaptureSpec, impossible, lacking
 from capture.spec_body import parse_spec
@@ -336,7 +336,11 @@ class ResolvePlane(ControlPlane):
     captures: Captures
 
     def lookup(self, questions: Sequence[Question]) -> list[Mapping[str, Any] | Answer | None]:
-        return self.captures.known([(q.table_key, q.snapshot_id, q.spec) for q in questions])
+        known = self.captures.known([(q.table_key, q.snapshot_id, q.spec) for q in questions])
+        for at, (question, record) in enumerate(zip(questions, known, strict=True)):
+            if record is None and (refusal := refused(question.spec.target)) is not None:
+                known[at] = Answer("FAILED", refusal[1], can_change=False)
+        return known
 
     def is_light(self, question: Question) -> bool:
         return self.captures.is_light(self.captures.catalog.by_key(question.table_key), [question.spec])

@@ -1,7 +1,8 @@
 """Contract of capture engines: the tests of an engine subclass `EngineContract`.
 
 A subclass provides the fixtures `engine` and `table` (a handle of a real or fake table), and lists the targets of that
-table that the engine captures (`capturable`) and those that fit none of its capabilities (`foreign`).
+table that the engine captures (`capturable`) and those that fit none of its capabilities (`foreign`). An engine for
+expressions also lists some that read more than a row of the table (`reaching`): other tables, files, settings.
 """
 
 from __future__ import annotations
@@ -86,6 +87,9 @@ class EngineContract:
     def foreign(self, table: TableHandle) -> list[Target]:
         raise NotImplementedError
 
+    def reaching(self, table: TableHandle) -> list[Target]:
+        return []
+
     def requests(self, table: TableHandle, *targets: Target, **fields: Any) -> list[CaptureRequest]:
         return [CaptureRequest.of(table, target, **fields) for target in targets]
 
@@ -136,6 +140,14 @@ class EngineContract:
         outcomes = [result.outcome for result in results]
         foreign = len(self.foreign(table))
         assert outcomes == [Outcome.UNCAPTURABLE] * foreign + [Outcome.CAPTURED] * (len(mixed) - foreign)
+
+    def test_expression_that_reads_more_than_a_row_is_refused(self, engine, table):
+        targets, sink = self.reaching(table), MemorySink()
+        assert targets or TargetKind.EXPRESSION not in engine.capabilities.target_kinds
+        for result in engine.capture_batch(self.requests(table, *targets), sink):
+            assert result.outcome in (Outcome.DEGRADED, Outcome.UNCAPTURABLE) and result.detail
+            assert result.attributes.get("retryable") is False or result.outcome is Outcome.UNCAPTURABLE
+        assert sink.puts == []
 
     def test_records_have_the_capture_mode(self, engine, table):
         for mode in engine.capabilities.modes:

@@ -19,14 +19,15 @@ from capture.connectors.spi import Column, ConnectorConfig, ScanColumn, ScanTask
 from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
 from capture.registry import Registry
-from capture.spark import job
+from capture.spark import job, judge, language
+from capture.spark.language import NotDeterministic
 from capture.spark.session import Spark
 from capture.spec import Budget, Engine, Sampling
 from capture.spi import CaptureRequest, Outcome, TableHandle
 from flight_server.client.connection import Connection
 from flight_server.worker.loop import Worker
 from store.model import schemas
-from store.model.errors import Cancelled, UpstreamError
+from store.model.errors import Cancelled, InvalidArgument, UpstreamError
 from store.model.targets import Target
 from tests.capture.engine_contract import check_rows
 from tests.flight_server.live_server import eventually, serving
@@ -333,14 +334,16 @@ def test_expression_on_what_spark_cannot_read_fails(engine, odd, table, text, re
     [
         ("nothing + 1", "nothing"),
         ("id +", "Spark says"),
-        ("sum(id)", "Spark says"),
+        ("sum(id)", 'the function "sum" is not allowed'),
         ("array(id)", "ARRAY"),
         ("(select max(id) from other)", "subquery"),
         ("( TABLE other)", "subquery"),
+        ("(SELECT(max(value))FROM text.`/etc/passwd`)", "subquery"),
         ("/**/(select 1)", "comments"),
-        ("reflect('java.lang.System', 'exit', 1)", "Java"),
-        ("`java_method`('a', 'b')", "Java"),
-        ("explode(array(1))", "Spark"),
+        ("reflect('java.lang.System', 'exit', 1)", 'the function "reflect" is not allowed'),
+        ("`java_method`('a', 'b')", 'the function "java_method" is not allowed'),
+        ("explode(array(1))", 'the function "explode" is not allowed'),
+        ("word collate UNICODE_CI", "collation UNICODE_CI"),
         ("hash(*)", "* is not allowed"),
         ("hash(place.lat, place.*)", "* is not allowed"),
         ("identifier('i' || 'd')", "IDENTIFIER is not allowed"),
@@ -350,6 +353,81 @@ def test_invalid_expression_fails_alone_with_the_reason(engine, table, text, rea
     results = engine.capture_batch([expression(table, text), expression(table, "id")], MemorySink())
     assert [result.outcome for result in results] == [Outcome.DEGRADED, Outcome.CAPTURED]
     assert reason in results[0].detail
+
+
+REACHING = """
+    (select max(id) from other)
+    (SELECT(max(value))FROM text.`/etc/passwd`)
+    (SELECT*FROM parquet.`/lake/sec/t/0.parquet`)
+    (from other |> select id)
+    (table other)
+    (values 1)
+    (with x as (select 1 as y) select y from x)
+    case when (select 1) = 1 then 1 else 2 end
+    a in (select id from other)
+    exists (from other)
+    a[(select 1)]
+    transform(array(a), x -> (select 1))[0]
+    aggregate(array(a), 0, (x, y) -> x + (select max(id) from other))
+    java_method('java.lang.System', 'nanoTime')
+    `try_reflect`('java.lang.System', 'nanoTime')
+    read_files('/etc/passwd')
+    from_xml(w, 'a INT', map('rowValidationXSDPath', '/etc/passwd')).a
+    from_protobuf(b, 'm', '/etc/passwd')
+    xpath_string(w, 'a')
+    system.builtin.upper(w)
+    my_function(a)
+    raise_error('x')
+    sum(a) over ()
+    first(a)
+    percentile_cont(0.5) within group (order by a)
+    identifier('upper')(w)
+    identifier('a')
+    f(table(other))
+    :p
+    ?
+    t.*
+"""
+
+
+@pytest.mark.parametrize("text", REACHING.strip().splitlines())
+def test_the_parsed_plan_alone_refuses_what_reads_more_than_the_row(engine, text):
+    engine.spark.ensure()
+    with pytest.raises(InvalidArgument, match=r"not allowed|Spark says") as refusal:
+        judge.check_parsed(engine.spark._session, text.strip())
+    assert not isinstance(refusal.value, NotDeterministic)
+
+
+def test_the_analyzed_plan_alone_refuses_what_the_session_puts_in_place_of_names(engine):
+    engine.spark.ensure()
+    session = engine.spark._session
+    session.sql("DECLARE OR REPLACE VARIABLE secret INT DEFAULT 3").collect()
+    session.udf.register("mine", lambda text: text)
+    empty = session.createDataFrame([], "a INT")
+
+    def judged(text):
+        judge.check_parsed(session, text)
+        judge.check_analyzed(session, empty, text)
+
+    try:
+        for name in ("secret", "session.secret"):
+            with pytest.raises(InvalidArgument, match="VariableReference is not allowed"):
+                judged(name)
+        with pytest.raises(InvalidArgument, match="a subquery is not allowed"):
+            judge.check_analyzed(session, empty, "(SELECT 1)")
+        with pytest.raises(InvalidArgument, match="PythonUDF is not allowed"):
+            judge.check_analyzed(session, empty, "mine('x')")
+        judged("abs(a)")
+    finally:
+        session.sql("DROP TEMPORARY VARIABLE secret").collect()
+        session.sql("DROP TEMPORARY FUNCTION mine").collect()
+
+
+def test_every_allowed_function_is_one_of_spark(engine):
+    engine.spark.ensure()
+    names = {row[0] for row in engine.spark._session.sql("SHOW SYSTEM FUNCTIONS").collect()}
+    with_syntax = {"timestampadd", "timestampdiff"}
+    assert with_syntax == language.FUNCTIONS - names and names >= language.VARYING
 
 
 def test_captures_reuse_the_session(engine, table):
@@ -520,6 +598,12 @@ def test_invalid_master_raises_an_upstream_error(engine):
         "unix_timestamp()",
         "datediff(current_date(), date'2020-01-01')",
         "current_user()",
+        "current_database()",
+        "input_file_name()",
+        "date'today'",
+        "`order by` > 'today'",
+        "cast(concat('to', 'day') as date)",
+        "to_date('now')",
     ],
 )
 def test_expression_that_depends_on_more_than_its_row_is_uncapturable(engine, table, text):

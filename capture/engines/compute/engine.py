@@ -24,7 +24,7 @@ from capture.engines.compute.contradictions import stated_files, summary, warn
 from capture.engines.compute.plan import Plan, passes, plan_of
 from capture.engines.compute.table_scan import Key, ScanProgress, TableScan, sketches_of
 from capture.engines.native.rollup import known_scalars
-from capture.spark import expressions, job
+from capture.spark import expressions, job, language
 from capture.spark.job import SPARK
 from capture.spark.session import Spark
 from capture.spec import Budget, Engine, FileSketches, Sampling, impossible
@@ -128,7 +128,7 @@ class ComputeEngine(CaptureEngine):
             try:
                 capture = self._capture if requested[0].target.kind is not TargetKind.EXPRESSION else self._expression
                 answers = capture(requested, sink, _of_part(sink.progress, done, len(batches)))
-            except expressions.NotDeterministic as error:
+            except language.NotDeterministic as error:
                 answers = [self._result(request, Outcome.UNCAPTURABLE, str(error)) for request in requested]
             except Cancelled:
                 answers = [self._result(request, Outcome.DEGRADED, "cancelled") for request in requested]
@@ -349,7 +349,7 @@ class ComputeEngine(CaptureEngine):
         """Captures requests for one expression, on Spark."""
         table, target = requests[0].table, requests[0].target
         assert target.engine_expression_key is not None
-        text = expressions.checked(target.engine_expression_key)
+        text = language.checked(target.engine_expression_key)
         named = expressions.named(text, table.columns.columns)
         columns = {i: column for column in named if (i := column.id_in(table.column_ids)) is not None}
         progress(0.0, f"planning {table.schema}.{table.name}")
