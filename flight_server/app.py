@@ -26,6 +26,7 @@ from flight_server.control.housekeeping import Background
 from flight_server.control.job_queue import JobQueue
 from flight_server.control.lakes import Lakes
 from flight_server.control.publishing import Publishing
+from flight_server.control.uniqueness import Uniqueness
 from flight_server.control.watch import Watch
 from flight_server.control.webhook import Webhook
 from flight_server.reads.computed import register as register_computed
@@ -136,9 +137,11 @@ class App:
         self.publishing = Publishing(self.database, self.catalog, self.lakes, self.queue)
         receivers = [Webhook(url, settings.webhook_secret) for url in (settings.webhook or "").split()]
         self.alarms = Alarms(receivers, settings.webhook_digest_seconds)
+        self.uniqueness = Uniqueness(self.catalog, self.lakes)
         self.checking = Checking(
             self.database, self.catalog, self.scanner, rules, self.alarms, settings.check_late_seconds
         )
+        self.checking.unique = self._is_unique
         self._background = [
             Background("watch", self.watch.step, self.watch.seconds_left),
             Background("republish", self.publishing.republish, lambda: publishing.STEP_SECONDS),
@@ -189,6 +192,11 @@ class App:
             return {"status": "read-only", "detail": trouble or self.role.trouble()}
         behind = self.role.trouble()
         return {"status": "ok"} | ({"replication": behind} if behind else {})
+
+    def _is_unique(self, name: str, column_id: int, snapshot: str | int) -> bool:
+        table = self.catalog.get(name)
+        snapshot_id = self.catalog.snapshot_id(table, snapshot)
+        return self.uniqueness.of(table, snapshot_id, column_id, lambda: self.queue.closing)
 
     def _captured(self, table: TableEntry) -> None:
         self.auto.captured(table)

@@ -1,4 +1,4 @@
-"""Actions on stored records: delete, expire, describe, merge."""
+"""Actions on stored records: delete, expire, describe, merge; whether a column is a key."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from msgspec import field
 from flight_server.actions.registry import Call, Results, action
 from flight_server.actions.sketch_union import SketchedColumn, Theta, theta_of
 from flight_server.checks import learned
+from flight_server.wire.scan_request import CURRENT
 from store.model import sketches
 from store.model.errors import InvalidArgument
 from store.model.freshness import EXACT
@@ -29,6 +30,22 @@ def delete_stats(call: Call, records: _Records) -> Results:
     snapshot_id = None if records.snapshot is None else call.app.catalog.snapshot_id(table, records.snapshot)
     yield {"deleted": call.app.store.delete(table, snapshot_id, target)}
     call.app.commit.on_committed(table)
+
+
+class _Column(Struct):
+    table: Table
+    column_id: int
+    snapshot: Snapshot = CURRENT
+
+
+@action(_Column, "Reads a column; whether no value of it occurs twice")
+def unique(call: Call, asked: _Column) -> Results:
+    app = call.app
+    table = app.access.table(asked.table, call.principal, "stats.read")
+    app.access.require(call.principal, "capture.run")
+    snapshot_id = app.catalog.snapshot_id(table, asked.snapshot)
+    found = app.uniqueness.of(table, snapshot_id, asked.column_id, call.is_cancelled)
+    yield {"table": table.full_name, "snapshot_id": snapshot_id, "column_id": asked.column_id, "unique": found}
 
 
 class _Expected(Struct):

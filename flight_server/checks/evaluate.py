@@ -13,6 +13,8 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any, Final
 
+import pyarrow as pa
+
 from flight_server.checks import drift, learned, measures, references, statements
 from flight_server.checks.found import Found
 from flight_server.checks.limits import Limit
@@ -22,7 +24,7 @@ from flight_server.views import history, table_summary
 from flight_server.views.numbers import nearest_float, number
 from flight_server.views.reader import Reader, equal, read_table
 from flight_server.views.table_summary import Row, TableSummary
-from store.model.errors import InvalidArgument
+from store.model.errors import InvalidArgument, StatflightError, first_line
 from store.model.logical_types import MEASURED, NESTED, NUMERIC
 from store.model.names import is_pattern
 from store.model.sketches import is_partial, theta_bounds
@@ -318,6 +320,8 @@ class _Subject:
             return self._drift(rule, row, measures.kind_of(row))
         if rule.measure == CONTAINMENT:
             return self._containment(rule, row)
+        if rule.measure == "unique":
+            return self._unique(row)
         if rule.measure == "most_common":
             return self._most_common(rule, row)
         if rule.measure in ("min", "max"):
@@ -336,6 +340,16 @@ class _Subject:
             raise measures.DoesNotApply(
                 f"the {rule.measure} of a {kind} is not a number; compare it with a text in single quotes"
             )
+
+    def _unique(self, row: Row) -> Found:
+        """1 if no value of a column occurs twice, 0 otherwise: by exact counts, else by reading the column."""
+        known = measures.is_unique(row, lambda: self._distinct(row))
+        if known is None:
+            try:
+                known = self._reader.unique(self._table, row["column_id"], self._at)
+            except (StatflightError, pa.ArrowException, pa.ArrowKeyError) as error:
+                raise measures.UnknownValue(f"the column cannot be read: {first_line(error)}") from None
+        return Found(Fraction(known))
 
     def _containment(self, rule: Rule, row: Row) -> Found:
         sketch = self._sketch(self._at, row["column_id"], "NDV")

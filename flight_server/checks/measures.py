@@ -22,6 +22,8 @@ OF_DISTRIBUTION: Final = frozenset(
 )  # measures that are not counts or bounds
 OF_ROWS: Final = frozenset({"ndv", "distinct_fraction"})  # those of OF_DISTRIBUTION that counts limit or divide
 _CAPTURED_OF: Final = {"ndv": HASHED, "nan_count": FLOATING}  # the types that have it; all have the other values
+_OF_SOURCES: Final = ("SOURCE_NATIVE", "UPSTREAM_METADATA_DERIVED")  # producers whose counts may have deleted rows
+_FAR: Final = 2  # times: so many more rows than values can have are no error of a sketch
 _OF_ROWS_READ: Final = OF_DISTRIBUTION | {"nan_count"}  # null counts are of all rows, by metadata or scaled
 
 
@@ -145,6 +147,32 @@ def extent(measure: str, row: Row, is_sample: bool, distinct: Distinct) -> tuple
         low, high = (None if end is None else value_in(row | {"ndv": end}, measure)[0] for end in (least, most))
         return low, high
     return (None, None) if is_sample and measure in _OF_ROWS_READ else None
+
+
+def is_unique(row: Row, distinct: Distinct) -> bool | None:
+    """True if no value of a column occurs twice, False if one does; None if its counts do not tell.
+
+    Args:
+        row: Its record.
+        distinct: As of `extent`.
+
+    Raises:
+        DoesNotApply: Values of its type do not compare.
+    """
+    kind = kind_of(row)
+    if kind and kind not in HASHED:
+        raise DoesNotApply(f"values of type {kind} do not compare")
+    rows, nulls, ndv = row["row_count"], row["null_count"], row["ndv"]
+    if row["freshness"] != "EXACT" or row["completeness"] != "COMPLETE" or rows is None or nulls is None:
+        return None
+    if rows - nulls <= 1:
+        return True
+    if ndv is None or row["distribution_snapshot_id"] != row["snapshot_id"] or row["producer"] in _OF_SOURCES:
+        return None
+    if row["ndv_exact"]:
+        return bool(ndv == rows - nulls)
+    agreeing = distinct()
+    return False if agreeing is not None and _FAR * agreeing[1] < rows - nulls else None
 
 
 def _ends_of_ndv(row: Row, by_sketch: tuple[float, float] | None) -> tuple[Fraction, Fraction | None]:

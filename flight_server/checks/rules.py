@@ -1,8 +1,8 @@
 """Rules, alone or in a TOML file with patterns and levels.
 
 `[COLUMN:] [change of] MEASURE CONDITION`, with the conditions of `limits.py`; `[N% of] COLUMN in TABLE.COLUMN`, for a
-column whose values are among those of another; `(SELECT …) CONDITION`, about the one value of a SELECT; `[COLUMN:]
-learned`, for what the history lets expect.
+column whose values are among those of another; `[COLUMN:] unique`, for `unique = 1`; `(SELECT …) CONDITION`, about the
+one value of a SELECT; `[COLUMN:] learned`, for what the history lets expect.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ OF_COLUMN: Final = (
     "avg_width_bytes",
     "most_common",
     "drift",
+    "unique",
 )
 CONTAINMENT, SELECT = OF_OTHERS  # the measures of COLUMN in TABLE.COLUMN, and of a SELECT
 LEARNED: Final = "learned"  # a rule that asks for what was learned of the table and its columns
@@ -50,13 +51,14 @@ _RULE: Final = re.compile(
     rf"\s*(?:(?P<column>.*\S)\s*:\s*)?(?P<change>change\s+of\s+)?(?P<measure>\w+){_CONDITION}", re.DOTALL
 )
 _LEARNED: Final = re.compile(r"\s*(?:(?P<column>.*\S)\s*:\s*)?learned\s*", re.DOTALL)
+_UNIQUE: Final = re.compile(r"\s*(?:(?P<column>.*\S)\s*:\s*)?unique\s*", re.DOTALL)
 _SELECT: Final = re.compile(rf"\s*\((?P<sql>\s*(?:SELECT|WITH)\b.*)\){_CONDITION}", re.DOTALL | re.IGNORECASE)
 _NAME: Final = r'(?:"[^"]*"|[^\s:()"])+'
 _REFERENCE: Final = re.compile(
     rf"\s*(?:(?P<share>\d+\.?\d*|\.\d+)\s*%\s+of\s+)?(?P<column>{_NAME})\s+in\s+(?P<of>{_NAME})\s*"
 )
 # Measures that compare snapshots already, that no snapshot has, or that are no numbers.
-_NOT_RELATIVE: Final = AGAINST | {"age_seconds", "most_common"}
+_NOT_RELATIVE: Final = AGAINST | {"age_seconds", "most_common", "unique"}
 _ALIASES: Final = {"data_file_count": "file_count", "total_size_bytes": "size_bytes"}  # columns of stats.tables
 PREVIOUS: Final = "previous"  # the captured snapshot before the current one
 
@@ -148,6 +150,9 @@ def parse(
         return make(SELECT, _condition(text, match["condition"], SELECT), of=match["sql"])
     if match := _LEARNED.fullmatch(text):
         return make(LEARNED, Condition("", ()), columns=(match["column"],) if match["column"] else tuple(columns))
+    if match := _UNIQUE.fullmatch(text):
+        holds = Condition("=", (Limit(Fraction(1)),))
+        return make("unique", holds, columns=(match["column"],) if match["column"] else tuple(columns))
     match = _RULE.fullmatch(text)
     if match is None:
         raise InvalidArgument(

@@ -34,6 +34,7 @@ _READS: Final = frozenset(
 )
 
 DEFAULT_URI: Final = "grpc://127.0.0.1:8815"
+READ_SECONDS: Final = 3600.0  # that a column may take to be read
 PUT_ROWS: Final = 65_536  # most rows of a batch sent to the server
 
 
@@ -223,6 +224,22 @@ class Connection:
         if stream:
             return _batches(self._ask(run, writes=writes))
         return self._ask(lambda client: run(client).read_all(), writes=writes)
+
+    def unique(self, table: str, column_id: int, snapshot: str | int = "current") -> bool:
+        """Has a column read; true if no value of it occurs twice among the live rows.
+
+        Args:
+            table: Full name.
+            column_id: Id of the column.
+            snapshot: "current" or an id.
+
+        Raises:
+            pa.ArrowKeyError: There is no such table, column or snapshot.
+            pyarrow.flight.FlightError: The column cannot be read, or the token lacks the scope `capture.run`.
+        """
+        body = {"table": table, "column_id": column_id, "snapshot": snapshot}
+        (found,) = self.act("unique", body, READ_SECONDS)
+        return bool(found["unique"])
 
     def put_rows(self, command: Mapping[str, Any], rows: Any) -> dict[str, int]:
         """Puts rows into a flight. A put of a RecordBatchReader is not retried, because its rows can be read only once.

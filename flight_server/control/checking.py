@@ -45,9 +45,11 @@ class Checking:
 
     Attributes:
         select: Runs a SELECT; the Flight service, which has Flight SQL, sets it.
+        unique: Reads a column, see `Reader.unique`; the server sets it.
     """
 
     select: Callable[[str], pa.Table]
+    unique: Callable[[str, int, str | int], bool]
 
     def __init__(
         self,
@@ -61,7 +63,9 @@ class Checking:
     ):
         self._catalog, self._file, self._alarms, self._clock = catalog, rules, alarms, clock
         self._store = CheckStore(database)
-        self._reader = LocalReader(scanner, ANONYMOUS, lambda statement: self.select(statement))
+        self._reader = LocalReader(
+            scanner, ANONYMOUS, lambda statement: self.select(statement), lambda *column: self.unique(*column)
+        )
         alarms.silences = rules.value.silences
         self._late_seconds = late_seconds
         self._captured: dict[int, float] = {}  # table key → when it was last captured, or is to be looked at again

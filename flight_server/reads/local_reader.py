@@ -20,10 +20,17 @@ class LocalReader:
 
     Args:
         sql: Runs a SELECT with the caller's permissions; None where there is no Flight SQL.
+        unique: Reads a column of a table at a snapshot; None where no column may be read.
     """
 
-    def __init__(self, scanner: Scanner, principal: Principal, sql: Callable[[str], pa.Table] | None = None):
-        self._scanner, self._principal, self._sql = scanner, principal, sql
+    def __init__(
+        self,
+        scanner: Scanner,
+        principal: Principal,
+        sql: Callable[[str], pa.Table] | None = None,
+        unique: Callable[[str, int, str | int], bool] | None = None,
+    ):
+        self._scanner, self._principal, self._sql, self._unique = scanner, principal, sql, unique
 
     def read(
         self,
@@ -54,3 +61,13 @@ class LocalReader:
         if self._sql is None:
             raise Unimplemented("statements are not run here")
         return self._sql(statement)
+
+    def unique(self, table: str, column_id: int, snapshot: str | int) -> bool:
+        """Reads a column; True if no value of it occurs twice.
+
+        Raises:
+            StatflightError: It cannot be read, or no column may be read here.
+        """
+        if self._unique is None:
+            raise Unimplemented("columns are not read here")
+        return self._unique(table, column_id, snapshot)

@@ -37,6 +37,9 @@ class Reader(Protocol):
     def sql(self, statement: str) -> pa.Table:
         """Runs a SELECT."""
 
+    def unique(self, table: str, column_id: int, snapshot: str | int) -> bool:
+        """Reads a column of a table, by its full name; True if no value of it occurs twice among the live rows."""
+
 
 def equal(column: str, *values: Any) -> Leaf:
     """The condition that a column equals one of the values."""
@@ -97,6 +100,10 @@ class ReadAhead:
     def sql(self, statement: str) -> pa.Table:
         """Runs a SELECT."""
         return self._reader.sql(statement)
+
+    def unique(self, table: str, column_id: int, snapshot: str | int) -> bool:
+        """Reads a column."""
+        return self._reader.unique(table, column_id, snapshot)
 
     def read_table(
         self,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from capture.compute.uniqueness import is_unique
 from capture.connectors.options import TableFilter
 from capture.connectors.progress import one_at_a_time
 from capture.connectors.spi import Connector
@@ -22,12 +23,12 @@ def inspect(connector: Connector, payload: Mapping[str, Any], progress: Progress
     """Runs the operation that a lease's payload names, and returns its findings.
 
     Args:
-        payload: `operation` (`validate`, `discover`, `metadata` or `row_deletes`) and its arguments.
+        payload: `operation` (`validate`, `discover`, `metadata`, `row_deletes` or `unique`) and its arguments.
 
     Returns:
         The findings, as JSON: `namespaces`, `tables`, `errors`, and `unmatched`, the patterns of `include` and
         `exclude` that match no table, if there are any; `document` of `metadata`; the row-level deletes of a snapshot
-        as `Connector.row_deletes` returns them.
+        as `Connector.row_deletes` returns them; `unique`, true if no live value of a column occurs twice.
 
     Raises:
         StatflightError: The lake cannot be reached, or the inspection was cancelled.
@@ -38,12 +39,21 @@ def inspect(connector: Connector, payload: Mapping[str, Any], progress: Progress
             return {"namespaces": connector.list_namespaces()}
         case "metadata":
             return {"document": connector.metadata_document(namespace, name, payload["location"])}
+        case "unique":
+            return {"unique": _is_unique(connector, payload, progress)}
         case "row_deletes":
             return connector.row_deletes(namespace, name, payload["snapshot_id"])
         case _:
             return _discover(
                 connector, payload, progress, TableFilter.of(payload.get("connector", {}).get("options", {}))
             )
+
+
+def _is_unique(connector: Connector, payload: Mapping[str, Any], progress: Progress) -> bool:
+    (namespace, name), column_id, ids = payload["table"], payload["column_id"], payload["column_ids"]
+    names = frozenset(column for column, id in ids.items() if id == column_id)
+    tasks = connector.plan_files(namespace, name, payload["snapshot_id"], ids, names)
+    return is_unique(tasks, column_id, lambda words: progress(None, words))
 
 
 def _discover(

@@ -686,3 +686,56 @@ def test_snapshots_that_were_rolled_back_are_not_earlier():
         texts = ("row_count >= 80% of previous", "change of row_count = 50")
         for result in results(LocalReader(app.scanner, ANONYMOUS), *texts, against="previous"):
             assert result.state is PASSED, result
+
+
+class Reading(LocalReader):
+    """A reader that notes the columns which are read, and finds that none is unique."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments, unique=self.note)
+        self.read_columns = []
+
+    def note(self, table, column_id, snapshot):
+        self.read_columns.append((table, column_id, snapshot))
+        return False
+
+
+@pytest.mark.parametrize(
+    ("values", "state", "is_read"),
+    [
+        ({"ndv": 1000.0, "ndv_exact": True}, PASSED, False),
+        ({"ndv": 999.0, "ndv_exact": True}, FAILED, False),
+        ({"ndv": 999.0, "ndv_exact": True, "null_count": 1}, PASSED, False),
+        ({"null_count": 999}, PASSED, False),
+        ({"ndv": 1000.0, "ndv_exact": False}, FAILED, True),
+        ({"ndv": 1000.0, "ndv_exact": True, "producer": "UPSTREAM_METADATA_DERIVED"}, FAILED, True),
+        ({"ndv": 1000.0, "ndv_exact": True, "completeness": "PARTIAL"}, FAILED, True),
+        ({}, FAILED, True),
+    ],
+)
+def test_column_is_read_where_its_counts_do_not_tell_whether_it_is_unique(values, state, is_read):
+    with app_in() as app:
+        odd(app, 1, **values)
+        reader = Reading(app.scanner, ANONYMOUS)
+        (one,) = check(reader, "lake.s.odd", [rules.parse("x: unique")])
+        assert (one.state, one.value) == (state, int(state is PASSED))
+        assert reader.read_columns == ([("lake.s.odd", 1, "current")] if is_read else [])
+
+
+def test_unique_is_unknown_where_no_column_can_be_read():
+    with app_in() as app:
+        odd(app, 1)
+        assert odd_results(app, "x: unique") == [
+            (UNKNOWN, None, "the column cannot be read: columns are not read here")
+        ]
+
+
+def test_share_is_of_the_counts_that_belong_to_it():
+    with app_in() as app:
+        odd(app, 1, ndv=1000.0, ndv_exact=True)
+        odd(app, 2, min="1.0", max="9.0", row_count=2000)
+        ((state, value, detail),) = odd_results(app, "distinct_fraction >= 0.9")
+        assert (state, value) == (UNKNOWN, 1) and "inherited from 1" in detail
+        reader = LocalReader(app.scanner, ANONYMOUS)
+        (one,) = check(reader, "lake.s.odd", [rules.parse("distinct_fraction >= 0.9")], allow_inherited=True)
+        assert (one.state, one.value, one.detail) == (PASSED, 1, "inherited from 1")
