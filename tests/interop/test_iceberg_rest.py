@@ -24,6 +24,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, DecimalType, DoubleType, LongType, NestedField, StringType, TimestampType
 
 from tests.capture.connectors import iceberg_tables as built
+from tests.flight_server.iceberg_rest import questions
 from tests.flight_server.live_server import serving
 from tests.interop import spark
 from tests.interop.duckdb_peer import installed
@@ -38,6 +39,7 @@ SPARK: Final = "4.1.4"
 JAR: Final = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 PARTS: Final = 6
 CONDITIONS: Final = int(os.environ.get("STATFLIGHT_CONDITIONS", "20"))  # of each of four tables
+QUESTIONS: Final = int(os.environ.get("STATFLIGHT_QUESTIONS", "200"))  # of each of three tables
 AT_ONCE: Final = 25  # conditions in one statement
 START: Final = datetime(2026, 1, 1)
 WORDS: Final = ("", "a", "ab", "b", "é", "z" * 40)
@@ -231,15 +233,7 @@ def test_spark_reads_what_the_server_plans(tmp_path):
             assert {o["outcome"] for o in client.act("capture", {"requests": [body]})} == {"CAPTURED"}
             statements[name] = asked(f"door.{name}.{lake.schema}.t", wheres[name])
         next(lakes["gap"].uri.glob("t/day=2026-01-03/*.parquet")).unlink()  # no reader can open it any more
-        settings = {
-            "spark.jars": str(jar),
-            "spark.sql.catalog.door": "org.apache.iceberg.spark.SparkCatalog",
-            "spark.sql.catalog.door.type": "rest",
-            "spark.sql.catalog.door.uri": f"{base}iceberg",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.shuffle.partitions": "1",
-            "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than these queries
-        }
+        settings = spark_settings(jar, base)
         texts = [text for of_lake in statements.values() for text in of_lake]
         answers = iter(spark.run(packages, settings, texts, timeout_seconds=900 + 5 * CONDITIONS))
         used = client.read({"table": "sys.column_usage"})
@@ -247,6 +241,53 @@ def test_spark_reads_what_the_server_plans(tmp_path):
         assert by_condition([next(answers) for _ in statements[name]], wheres[name]) == expected[name], name
     assert list(expected["gap"].values()) == [[*range(20), *range(40, 50)]]
     assert {"id", "day"} <= set(used["column_name"].to_pylist())
+
+
+def spark_settings(jar: Path, base: str) -> dict[str, str]:
+    """Settings of a session with the server's catalog as `door`."""
+    return {
+        "spark.jars": str(jar),
+        "spark.sql.catalog.door": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.door.type": "rest",
+        "spark.sql.catalog.door.uri": f"{base}iceberg",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than these queries
+    }
+
+
+def attached(base: str) -> str:
+    """DuckDB's statement that attaches the server's catalog as `door`."""
+    return (
+        f"ATTACH 'any' AS door (TYPE iceberg, ENDPOINT '{base}iceberg', AUTHORIZATION_TYPE 'none',"
+        " ACCESS_DELEGATION_MODE 'none')"
+    )
+
+
+def test_the_same_questions_to_spark_and_duckdb(tmp_path):
+    """Those that pyiceberg is asked in tests/integration/flight_server/test_iceberg_questions.py."""
+    rows = questions.whole(with_nan=False)
+    asked = list(questions.questions(QUESTIONS, 1, rows))
+    expected = {questions.named(question): question.answer(rows, questions.Reader()) for question in asked}
+    (jar,) = (jar for jar in jars(tmp_path / "jars", [JAR]) if jar.name.startswith("iceberg-spark"))
+    packages, peer = spark.pyspark(tmp_path / "packages", SPARK), installed(tmp_path / "duckdb")
+    with serving(tmp_path, "--http-port", 0, "--workers", 1) as server, server.connect() as client:
+        client.timeout = 600.0
+        (base,) = re.findall(r"pages on (http://[^/]+/)", server.log.read_text())
+        statements = {}
+        for format, make in questions.FORMATS.items():
+            uri, schema = make(tmp_path / format, with_nan=False)
+            client.act("register_connector", {"catalog": format, "format": format, "uri": str(uri)})
+            client.act("discover", {"catalog": format})
+            statements[format] = questions.statements(asked, f"door.{format}.{schema}.t")
+        texts = [text for of_format in statements.values() for text in of_format]
+        settings = spark_settings(jar, base)
+        answers = iter(spark.run(packages, settings, texts, timeout_seconds=900 + 5 * QUESTIONS))
+        by_duckdb = questions.statements(asked, 'door."iceberg.db".t')
+        _, *of_duckdb = peer.run(("httpfs", "avro", "iceberg"), attached(base), *by_duckdb)
+    for format, texts in statements.items():
+        assert questions.told(asked, [next(answers) for _ in texts]) == expected, format
+    assert questions.told(asked, of_duckdb) == expected
 
 
 def test_duckdb_plans_iceberg_tables_by_itself(tmp_path):
@@ -259,9 +300,5 @@ def test_duckdb_plans_iceberg_tables_by_itself(tmp_path):
         (base,) = re.findall(r"pages on (http://[^/]+/)", server.log.read_text())
         client.act("register_connector", {"catalog": "lake", "format": "iceberg", "uri": str(lake.uri)})
         client.act("discover", {"catalog": "lake"})
-        attach = (
-            f"ATTACH 'any' AS door (TYPE iceberg, ENDPOINT '{base}iceberg', AUTHORIZATION_TYPE 'none',"
-            " ACCESS_DELEGATION_MODE 'none')"
-        )
-        _, *answers = peer.run(("httpfs", "avro", "iceberg"), attach, *asked('door."lake.db".t', wheres))
+        _, *answers = peer.run(("httpfs", "avro", "iceberg"), attached(base), *asked('door."lake.db".t', wheres))
     assert by_condition(answers, wheres) == by_brute_force(lake, wheres)
