@@ -261,8 +261,12 @@ class Site:
         return _message(500, "Failed", "The server's log says why.")
 
 
+_OF_ANY_NAME: Final = frozenset({"/health"})  # tells nothing of tables; balancers ask by no name, or by theirs
+
+
 class _Confined:
-    """Adds security headers that an answer has not set, and those of a follower; refuses unknown host names."""
+    """Adds security headers that an answer has not set, and those of a follower; refuses unknown host names, but for
+    health checks."""
 
     def __init__(self, app: Any, hosts: frozenset[str], server: App):
         self._app, self._hosts, self._server = app, hosts, server
@@ -278,7 +282,8 @@ class _Confined:
                     headers.setdefault(name, value)
             await send(message)
 
-        if scope["type"] == "http" and self._hosts and _host(scope) not in self._hosts:
+        is_confined = scope["type"] == "http" and bool(self._hosts) and scope["path"] not in _OF_ANY_NAME
+        if is_confined and _host(scope) not in self._hosts:
             await _message(400, "Wrong address", "This server is not known by that name.")(scope, receive, with_headers)
             return
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
