@@ -18,7 +18,13 @@ except ImportError:
 
 from flight_server.commands import output, parameters
 from flight_server.commands.examples import EXAMPLES
-from flight_server.process.runtime import collect_less_often, leave_blas_threads_out, leave_numpy_out, report_crashes
+from flight_server.process.runtime import (
+    collect_less_often,
+    leave_blas_threads_out,
+    leave_numpy_out,
+    open_standard_streams,
+    report_crashes,
+)
 
 HELP = "Statistics about data: captured from lakes, kept in DuckDB, served as Arrow streams."
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
@@ -146,6 +152,7 @@ app = Commands(
 
 def main() -> NoReturn:
     """Run a command line. A user's mistake gives one line on standard error, never a traceback."""
+    open_standard_streams()
     report_crashes()
     collect_less_often()
     leave_blas_threads_out()

@@ -88,6 +88,24 @@ def _memory_bytes() -> int:
     return min(sizes)
 
 
+def open_standard_streams() -> None:
+    """Opens the null device in place of a standard stream that the caller has closed (`streams`), as with `>&-`. Python
+    has None for it, and its number would go to the next file that is opened: a socket, or the database."""
+    if _kept("streams"):
+        return
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
 def report_crashes() -> None:
     """Writes the stacks of all threads to standard error, where the log is, when the process crashes (`crashes`), in
     this process and in the Python processes that it starts, those of Spark too."""

@@ -127,3 +127,21 @@ def test_worker_starts_without_libraries_that_few_captures_need():
         "pyspark",
         "deltalake",
     }
+
+
+CLOSED = """
+import os, sys
+for number in (0, 1):
+    os.close(number)
+sys.stdin = sys.stdout = None  # as Python starts with closed streams
+from flight_server.process.runtime import open_standard_streams
+open_standard_streams()
+print("nowhere")
+sys.stdout.buffer.write(b"nowhere")
+assert sys.stdin.read() == "" and not sys.stdout.isatty()
+assert os.open(os.devnull, os.O_RDONLY) > 2  # no other file takes their place
+"""
+
+
+def test_closed_standard_streams_are_the_null_device():
+    assert output(CLOSED) == ""
