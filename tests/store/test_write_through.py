@@ -16,6 +16,8 @@ from store.model.errors import InvalidArgument, UpstreamError
 from store.model.puts import IDENTITY, Put, PutMode
 from store.stats_store import DuckDBStatsStore, select_rows
 from store.write_through import WriteThrough, forget_store
+from tests.store.catalog import test_catalog
+from tests.store.catalog import test_schema_changes as schema_changes
 from tests.store.contract import columns, ordered, put, rows, sketch
 from tests.store.empty_store import empty_store, place_for_database
 from tests.store.history import test_spans
@@ -99,6 +101,20 @@ def apply_file_step(local: DuckDBStatsStore, step: tuple[Any, ...]) -> None:
             stage(local, table, step, lambda: step[5] and apply_to_files(local, table, step[5]))
     else:
         apply_to_files(local, table, step)
+
+
+def test_records_that_follow_another_schema_are_the_same_in_the_store():
+    """A column is renamed, one is dropped and one added, without a new snapshot."""
+    behind = MemoryStatsStore()
+    before = schema_changes.schema((1, "a"), (2, "b"), (3, "d"))
+    after = schema_changes.schema((1, "b"), (2, "a"), (4, "d"))
+    with opened(place_for_database(), behind) as local:
+        entry = test_catalog.discover(local.catalog, **before, live_snapshot_ids=[1])
+        schema_changes.capture(local.catalog, entry, (1, 2, 3), 1, before)
+        test_catalog.discover(local.catalog, **after, live_snapshot_ids=[1])
+        check_same(local, behind)
+        assert {row["column_name"] for row in records(local)["stats.columns"]} == {"a", "b"}
+        assert len(records(local)["stats.sketches"]) == 2
 
 
 def test_expired_snapshots_are_deleted_in_the_store():
