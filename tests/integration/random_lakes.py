@@ -244,6 +244,7 @@ def lance_names(rng: random.Random, root: Path, rows: int) -> Lake:
 
     path, types = str(root / "t.lance"), {name: Type(pa.int64(), lambda r: r.randint(-99, 99)) for name in "abc"}
     library.write_dataset(table(rng, types, rows, nested=False), path, max_rows_per_file=max(rows // 3, 1))
+    library.dataset(path).create_scalar_index("id", index_type="ZONEMAP")
     for _ in range(rng.randint(2, 6)):
         dataset = library.dataset(path)
         names = [name for name in dataset.schema.names if name != "id"]
