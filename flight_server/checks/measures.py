@@ -13,6 +13,7 @@ import pyarrow as pa
 from flight_server.views.numbers import number
 from flight_server.views.table_summary import Row
 from store.model import bounds
+from store.model.freshness import is_unconfirmed
 from store.model.logical_types import FLOATING, HASHED, MEASURED, NESTED, UNORDERED, Kind, LogicalType, parse
 
 _OF_TABLE: Final = {"row_count": "row_count", "size_bytes": "total_size_bytes", "file_count": "data_file_count"}
@@ -109,13 +110,15 @@ def number_in(row: Row, measure: str) -> float | Fraction | None:
 def is_uncertain(row: Row, measure: str) -> bool:
     """True if a stored record has a measure of a part of the rows, or a bound that may lie beyond all values."""
     if measure in ("min", "max"):
-        return row[f"{measure}_is_exact"] is False
+        return row[f"{measure}_is_exact"] is False or is_unconfirmed(row)
     return measure in _OF_ROWS_READ and row["completeness"] == "PARTIAL"
 
 
 def bound(measure: str, row: Row) -> tuple[Any, str]:
     """A bound: a number of numeric types, else a value that compares as its type does."""
     text = row[measure]
+    if text is not None and is_unconfirmed(row):
+        raise UnknownValue(f"the {measure} is by a writer that is not known to be right; reading the column tells")
     if text is None:
         if _is_all_null(row):
             raise DoesNotApply("all values are null")

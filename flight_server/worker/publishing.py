@@ -17,7 +17,7 @@ from capture.publishers.spi import CURRENT, ColumnStatistics, Destination, Table
 from flight_server.client.connection import Connection
 from store.model.catalog_entries import is_another_table
 from store.model.errors import Conflict, InvalidArgument, NotFound
-from store.model.freshness import EXACT, INHERITED, PRUNING, STALE
+from store.model.freshness import EXACT, INHERITED, PRUNING, STALE, is_unconfirmed
 from store.model.schemas import DISTRIBUTION, DISTRIBUTION_LABELS
 from store.model.sketches import estimate, is_partial
 
@@ -219,6 +219,8 @@ def _column(row: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `ColumnStatistics` from a record, without its sketches."""
     labels = ("snapshot_id", "freshness", "usable_for")
     column = {name: row[name] for name in (*COPIED, *labels)} | {"name": row["column_name"]}
+    if is_unconfirmed(row):  # no home can say so
+        column |= dict.fromkeys(("min", "max", "min_is_exact", "max_is_exact"))
     if row["ndv"] is not None:
         column |= {name: row[name] for name in DISTRIBUTION_LABELS}
     return column

@@ -125,6 +125,11 @@ def is_whole(row: Mapping[str, Any]) -> bool:
     return row.get("completeness") == "COMPLETE" and not in_doubt(row) and not row.get("row_groups_sampled")
 
 
+def is_unconfirmed(row: Mapping[str, Any]) -> bool:
+    """True for a record whose bounds are by a writer that is not known to be right; its counts are sure."""
+    return row.get("confidence_level") == UNCONFIRMED
+
+
 def in_doubt(row: Mapping[str, Any]) -> bool:
     """True for a record that is CONTRADICTED or UNCONFIRMED."""
     level = row.get("confidence_level")

@@ -8,6 +8,7 @@ from flight_server.auth.principal import ANONYMOUS
 from flight_server.checks import rules
 from flight_server.checks.evaluate import check
 from flight_server.reads.local_reader import LocalReader
+from store.model.freshness import UNCONFIRMED
 from tests.flight_server.checks.test_evaluate import FAILED, KEY, PASSED, UNKNOWN, odd, odd_results
 from tests.flight_server.serving import app_in, put
 
@@ -69,3 +70,12 @@ def test_detail_tells_how_surely_a_limit_is_known():
         (result,) = check(reader, "lake.s.odd", [rules.parse("a: mean < mean of b")], allow_inherited=True)
         assert (result.state, result.detail) == (PASSED, "compared with 9 (inherited from 1)")
         assert result.pending  # a capture of the other column may still turn it
+
+
+def test_bounds_by_an_unknown_writer_decide_nothing():
+    with app_in() as app:
+        odd(app, 1, column_name="a", min="5", max="15", confidence_level=UNCONFIRMED)
+        (state, value, detail), (of_counts, *_) = odd_results(app, "a: max <= 20", "a: null_count >= 0")
+        assert (state, value) == (UNKNOWN, None)
+        assert detail == "the max is by a writer that is not known to be right; reading the column tells"
+        assert of_counts is PASSED

@@ -11,6 +11,7 @@ import pytest
 from capture.publishers.spi import publishable
 from flight_server.worker.publishing import publish_table, stored_statistics, with_files
 from store.model.errors import InvalidArgument, NotFound
+from store.model.freshness import UNCONFIRMED
 from store.model.schemas import FLIGHTS
 from store.model.sketches import ThetaBuilder
 from store.model.sketches.murmur3 import hash_longs
@@ -171,3 +172,9 @@ def test_home_of_another_table_format_is_rejected():
     with pytest.raises(InvalidArgument, match="delta tables") as raised:
         publish_table(FakeServer(column()), None, {}, body)
     assert raised.value.code == "WRONG_FORMAT"
+
+
+def test_bounds_by_an_unknown_writer_are_not_published():
+    stored = FakeServer(column(min="1", max="9", null_count=2, confidence_level=UNCONFIRMED, usable_for="PLANNING"))
+    (found,) = stored_statistics(stored, payload(), frozenset()).columns
+    assert (found.min, found.max, found.null_count, found.ndv) == (None, None, 2, 5)
