@@ -60,17 +60,20 @@ class Known:
 
 _WRITTEN: Final = "written and compared by the tests"
 _LAKES: Final = "compared in files of the test lakes"
+_OF_ARROW: Final = "what parquet-cpp-arrow was before; compared in files of the test lakes"
+_OF_RUST: Final = "the library of delta-rs and DataFusion; compared in files of the test lakes"
 
 PARQUET: Final = (
     Known("parquet-cpp-arrow", (1,), (27,), NUMBERS | UNSIGNED | TEXTS | UUIDS, _WRITTEN),
     Known("parquet-cpp-arrow", (4,), (27,), WIDE_DECIMALS, _WRITTEN),
     Known("parquet-cpp-arrow", (15,), (27,), HALVES, _WRITTEN),
-    Known("parquet-cpp", (1,), (2,), NUMBERS, _LAKES),
-    Known("parquet-cpp", (1, 3), (2,), UNSIGNED | TEXTS, _LAKES),
-    Known("parquet-mr", (1,), (2,), NUMBERS, _WRITTEN),
-    Known("parquet-mr", (1, 10), (2,), TEXTS | UUIDS | WIDE_DECIMALS, _WRITTEN),
+    Known("parquet-cpp", (1,), (2,), NUMBERS, _OF_ARROW),
+    Known("parquet-cpp", (1, 3), (2,), UNSIGNED | TEXTS, _OF_ARROW),
+    Known("parquet-mr", (1,), (2,), NUMBERS - {"TIME"}, _WRITTEN),
+    Known("parquet-mr", (1, 10), (2,), WIDE_DECIMALS | {"STRING", "BINARY"}, _WRITTEN),
+    Known("parquet-mr", (1, 10), (2,), UUIDS, _LAKES),
     Known("duckdb", (1,), (3,), NUMBERS | UNSIGNED | TEXTS | UUIDS | WIDE_DECIMALS, _WRITTEN),
-    Known("parquet-rs", (53,), (60,), NUMBERS | UNSIGNED | TEXTS | HALVES | WIDE_DECIMALS, _LAKES),
+    Known("parquet-rs", (53,), (60,), NUMBERS | UNSIGNED | TEXTS | HALVES | WIDE_DECIMALS, _OF_RUST),
     Known("delta-rs", (1,), (2,), NUMBERS | UNSIGNED | TEXTS | HALVES | WIDE_DECIMALS, _WRITTEN),
     Known("datafusion", (55,), (56,), NUMBERS | UNSIGNED | TEXTS | HALVES | WIDE_DECIMALS, _WRITTEN),
     Known("polars", (), (), (NUMBERS - FLOATS) | UNSIGNED | TEXTS, _WRITTEN),
@@ -82,7 +85,7 @@ UNNAMED: Final = "(none named)"
 """Name of the writer of a log or manifest that names none."""
 
 DELTA: Final = (
-    Known("apache-spark", (3,), (5,), _LOGGED, _WRITTEN),
+    Known("apache-spark", (3,), (5,), _LOGGED, _LAKES),
     Known("databricks-runtime", (), (), _LOGGED, _LAKES),
     Known("delta-rs", (), (2,), _LOGGED, _WRITTEN),
     Known(UNNAMED, (), (), _LOGGED, _LAKES),
@@ -91,7 +94,7 @@ DELTA: Final = (
 unless a commit since names a writer that is not, which may have written the others too."""
 
 ICEBERG: Final = (
-    Known("apache iceberg", (1,), (2,), _IN_MANIFESTS, _WRITTEN),
+    Known("apache iceberg", (1,), (2,), _IN_MANIFESTS, _LAKES),
     Known(UNNAMED, (), (), _IN_MANIFESTS, "written by pyiceberg, which names none, and compared by the tests"),
 )
 """By `iceberg-version`, else `engine-name`, of the summary of the snapshot that added a file. Summaries of expired
