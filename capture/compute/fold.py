@@ -112,6 +112,11 @@ class Known:
         data: bytes = self._sketches["data"][self._sketch_rows[place]["NDV"]].as_py()
         return data
 
+    @property
+    def engine_ids(self) -> frozenset[str]:
+        """The engines that computed them."""
+        return frozenset() if self._columns is None else frozenset(pc.unique(self._columns["engine_id"]).to_pylist())
+
     def tables(self, places: Iterable[_Place]) -> dict[str, pa.Table]:
         """The rows of `stats.file_columns` and `stats.sketches` stored for some of `parts`, by flight; {} if none are.
 

@@ -193,6 +193,9 @@ class ComputeEngine(CaptureEngine):
             for start in range(0, len(stored), _FLUSH_ROWS):
                 sink.put(flight, rows.stored(stored[start : start + _FLUSH_ROWS]))
         _fold(waves, scan, tasks, reused, rows, sink, scanned)
+        answered_by = rows.engine_id
+        if reused and not new and SPARK in known.engine_ids:
+            rows.engine_id = SPARK  # who computed it, not who had nothing left to read
         if not first.spec.partitions:
             if native is None and any(scan.errors.values()):
                 self._metadata(scan, [])  # may have the bounds of files that could not be read
@@ -202,8 +205,8 @@ class ComputeEngine(CaptureEngine):
         _flush(rows, sink)
         warn(first.table, scan.contradictions)
         reason = choice.reason + (f"; {len(reused)} of {scan.files_total} files were known" if reused else "")
-        attributes = _attributes(scan, rows, draw) | {"files_reused": len(reused)}
-        return [self._answer(request, scan, notes, attributes, rows.engine_id, reason) for request in requests]
+        attributes = _attributes(scan, answered_by, draw) | {"files_reused": len(reused)}
+        return [self._answer(request, scan, notes, attributes, answered_by, reason) for request in requests]
 
     def _known(self, scan: TableScan, tasks: Sequence[ScanTask], sink: Sink) -> Known:
         """The results that the store has of the tasks' files; a sample uses none, nor does a scan of groups."""
@@ -441,10 +444,10 @@ def _fold(
     assert not by_task, "a task without an answer"
 
 
-def _attributes(scan: TableScan, rows: Rows, draw: sampling.Draw | None) -> dict[str, Any]:
+def _attributes(scan: TableScan, engine_id: str, draw: sampling.Draw | None) -> dict[str, Any]:
     """How a table was read, for the caller."""
     attributes: dict[str, Any] = {
-        "execution": "spark" if rows.engine_id == SPARK else "inline",
+        "execution": "spark" if engine_id == SPARK else "inline",
         "files": scan.files_total,
     }
     if scan.sampled:

@@ -140,6 +140,31 @@ def test_incremental_capture_reads_only_new_and_changed_files(engine, table, lak
     assert again.content() == fresh.content()
 
 
+@pytest.mark.parametrize(
+    ("stored", "grows", "expected"), [("spark", False, "spark"), ("local", False, "local"), ("spark", True, "local")]
+)
+def test_records_keep_the_engine_that_computed_them_where_nothing_is_left_to_read(
+    engine, table, lake, stored, grows, expected
+):
+    sink = MemorySink()
+    engine.capture_batch(all_columns(table), sink)
+    for rows in sink.rows["stats.file_columns"]:
+        assert set(rows["engine_id"].to_pylist()) == {"local"}
+    sink.rows["stats.file_columns"] = [_computed_by(stored, rows) for rows in sink.rows["stats.file_columns"]]
+    if grows:
+        lake.add("c.parquet", range(1500, 1600))
+    again = MemorySink()
+    again.stored = sink.stored
+    results = engine.capture_batch(all_columns(table), again)
+    assert {row["engine_id"] for row in again.columns().values()} == {expected}
+    assert {(result.engine_id, result.attributes["execution"]) for result in results} == {("local", "inline")}
+
+
+def _computed_by(engine_id: str, rows: pa.Table) -> pa.Table:
+    at = rows.schema.get_field_index("engine_id")
+    return rows.set_column(at, rows.schema.field(at), pa.array([engine_id] * len(rows)))
+
+
 @pytest.mark.parametrize("union", [True, False])
 def test_incremental_capture_of_one_new_file_equals_a_full_capture(engine, table, lake, union):
     """One file is added to thirty; with whole sketches of files, the content agrees byte for byte."""
