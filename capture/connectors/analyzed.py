@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from capture.connectors.spi import Column
 from store.model import bounds
 from store.model.logical_types import Kind, parse
+
+COUNTS_OF_ENTRY: Final = ("distinctCount", "nullCount", "avgLen", "maxLen")
 
 
 def analyzed_row(
@@ -24,8 +26,7 @@ def analyzed_row(
         rows: Live rows of the analyzed snapshot.
         in_utc: Timestamps with time zone are written in UTC, not in an unrecorded zone.
     """
-    names = ("distinctCount", "nullCount", "avgLen", "maxLen")
-    distinct, nulls, width, widest = (count(entry.get(name)) for name in names)
+    distinct, nulls, width, widest = (count(entry.get(name)) for name in COUNTS_OF_ENTRY)
     low, high = (canonical(entry.get(side), column.logical_type, in_utc=in_utc) for side in ("min", "max"))
     if not bounds.is_range(low, high, parse(column.logical_type)):
         low = high = None

@@ -333,6 +333,7 @@ class NativeStats:
         parts: Optional: `files` and `file_columns()` again, split into parts, for captures of all columns.
         earlier: Table-level statistics of earlier snapshots that are still live.
         remarks: Reasons why expected statistics are missing.
+        sources: Where `columns`, `sketches` and `earlier` were found, in words.
     """
 
     row_count: int | None
@@ -348,6 +349,7 @@ class NativeStats:
     parts: Sequence[FilePart] = ()
     earlier: Sequence[EarlierColumns] = ()
     remarks: Sequence[str] = ()
+    sources: Sequence[str] = ()
 
     def kept(self) -> NativeStats:
         """These statistics, whose rows about the columns of files are made once."""

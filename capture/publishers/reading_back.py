@@ -50,7 +50,7 @@ class WithCatalogs:
         """The statistics of the connector, with those of the catalogs; see `Connector`."""
         native = self._connector.capture_snapshot_target_stats(namespace, name, snapshot_id, ids, column_names)
         if not takes_source_statistics(self._config.options):
-            native = replace(native, columns=None, sketches=(), earlier=(), remarks=())
+            native = replace(native, columns=None, sketches=(), earlier=(), remarks=(), sources=())
         if not self._homes:
             return native
         listing = self._connector.enumerate_snapshots(namespace, name, target_snapshot_ids=frozenset({snapshot_id}))
@@ -65,7 +65,7 @@ class WithCatalogs:
             if len(column.path) < 2 and (column_id := column.id_in(ids)) is not None and column_id not in with_ndv
         }
         records: dict[int, dict[str, Any]] = {}
-        remarks = list(native.remarks)
+        remarks, sources = list(native.remarks), list(native.sources)
         for home in self._homes:
             try:
                 taken, doubt = self._from(home, namespace, name, snapshot, native, wanted)
@@ -74,6 +74,7 @@ class WithCatalogs:
             except StatflightError as error:
                 taken, doubt = {}, error.message.removeprefix(f"{home}: ")
             records = taken | records
+            sources += [f"the catalog {home}"] if taken else []
             remarks += [f"no statistics of {home}: {doubt}"] if doubt else []
         rows = [
             row | {"ndv": records.pop(row["column_id"])["ndv"], "ndv_exact": False}
@@ -82,7 +83,7 @@ class WithCatalogs:
             for row in rows
         ]
         columns = pa.Table.from_pylist([*rows, *records.values()], COLUMN_SCHEMA) if rows or records else native.columns
-        return replace(native, columns=columns, remarks=tuple(remarks))
+        return replace(native, columns=columns, remarks=tuple(remarks), sources=tuple(sources))
 
     def _from(
         self,

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.delta.deletion_vectors import deleted_rows, identity
+from capture.connectors.delta.extended_statistics import FILE as EXTENDED_STATISTICS
 from capture.connectors.delta.extended_statistics import extended_columns
 from capture.connectors.delta.lake_table import LakeTable
 from capture.connectors.delta.log import DeltaColumn, list_log
@@ -87,6 +88,7 @@ class SnapshotView:
             columns=extended,
             parts=parts,
             remarks=remarks,
+            sources=() if extended is None else (EXTENDED_STATISTICS,),
         )
 
     def tasks(self, ids: ColumnIds, column_names: frozenset[str] | None) -> Iterator[ScanTask]:

@@ -27,11 +27,13 @@ class SourceStatistics(NamedTuple):
         sketches: The readable theta sketches.
         columns: NDVs as rows of COLUMN_SCHEMA: of the sketch, with its bounds, else of the metadata; None without any.
         remarks: The sketches that were refused, and why.
+        files: The Puffin files that have them, in words.
     """
 
     sketches: list[Sketch]
     columns: pa.Table | None
     remarks: list[str]
+    files: list[str]
 
 
 def source_statistics(
@@ -45,7 +47,8 @@ def source_statistics(
     of_id = {leaf.field_id: leaf for leaf in leaves}
     sketches: dict[int, Sketch] = {}
     columns: dict[int, dict[str, Any]] = {}
-    remarks = []
+    remarks: list[str] = []
+    files = []
 
     def is_ours(blob: Any) -> bool:
         is_single = len(blob.fields) == 1 and blob.fields[0] in of_id
@@ -58,6 +61,7 @@ def source_statistics(
             if (ndv := _number(blob.properties)) is not None:
                 columns[blob.fields[0]] = {"ndv": ndv, "ndv_exact": False}
         name = file.statistics_path.rpartition("/")[2]
+        files.append(f"the Puffin file {name}")
         try:
             blobs = read_file(io, file.statistics_path)
         except FileNotFoundError:
@@ -80,9 +84,8 @@ def source_statistics(
         | columns[i]
         for i in sorted(columns)
     ]
-    return SourceStatistics(
-        list(sketches.values()), pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None, remarks
-    )
+    found = pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None
+    return SourceStatistics(list(sketches.values()), found, remarks, files if rows else [])
 
 
 def _number(properties: Mapping[str, str] | None) -> float | None:

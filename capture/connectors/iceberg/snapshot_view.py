@@ -142,6 +142,7 @@ class SnapshotView:
             columns=source.columns,
             parts=parts if self._whole else (),
             remarks=source.remarks,
+            sources=source.files,
         )
 
     def _refuse_repeated(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from capture.connectors.lance.statistics import Fragment, analyzed, field_names, zone_map_rows
+from capture.connectors.lance.statistics import PREFIX, Fragment, analyzed, field_names, zone_map_rows
 from capture.connectors.spi import FILE_SCHEMA, Column, ColumnIds, EarlierColumns, NativeStats, ScanTask, Schema
 from store.model.logical_types import from_arrow
 
@@ -55,6 +55,7 @@ class SnapshotView:
             row_deletes=any(f.deleted for f in fragments),
             earlier=earlier,
             remarks=remarks,
+            sources=() if found is None else (f"{PREFIX}* of version {found[0].version}",),
         )
 
     def tasks(self, storage: Mapping[str, str]) -> Iterator[ScanTask]:

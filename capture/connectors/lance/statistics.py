@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.connectors.analyzed import analyzed_row, count
+from capture.connectors.analyzed import COUNTS_OF_ENTRY, analyzed_row, count
 from capture.connectors.file_columns import column_rows, live_counts
 from capture.connectors.spi import COLUMN_SCHEMA, FILE_COLUMN_SCHEMA, Column, ColumnIds, delete_file
 from store.model.logical_types import FLOATING, Kind, LogicalType, parse, to_arrow
@@ -170,36 +170,70 @@ def analyzed(dataset: Any, leaves: Sequence[Column], ids: ColumnIds, remarks: li
     """The statistics of Spark's ANALYZE in a version's config, which later versions inherit.
 
     Args:
-        remarks: Receives the reason for which they are refused.
+        remarks: Receives the reasons for which they, or those of a column, are refused.
 
     Returns:
         The dataset at the version at which they were computed, and rows of COLUMN_SCHEMA; None if there are none.
     """
     entries = entries_of(dataset.config())
-    is_whole = entries.get("version") == ENVELOPE_VERSION and entries.get("complete", "true").lower() == "true"
-    version = count(entries.get("computedAtVersion"))
-    if not is_whole or not entries.get("schemaHash") or version is None or version > dataset.version:
+    if not entries:
         return None
-    try:
-        then = dataset if version == dataset.version else dataset.checkout_version(version)
-    except (ValueError, OSError):
-        return None  # the version was cleaned up
-    rows, refused = int(then.count_rows()), ""
-    if entries.get("numRows", str(rows)) != str(rows):
-        refused = f"{PREFIX}numRows is {entries['numRows'][:20]}, the version has {rows} rows"
-    elif entries["schemaHash"] != schema_hash(then.schema):
-        refused = f"{PREFIX}schemaHash is not that of the version's schema"
-    if refused:
+    refused, then = _refusal(entries, int(dataset.version)), None
+    if not refused:
+        version = count(entries["computedAtVersion"])
+        try:
+            then = dataset if version == dataset.version else dataset.checkout_version(version)
+        except (ValueError, OSError):
+            refused = f"{PREFIX}computedAtVersion names version {version}, which was cleaned up"
+    if then is not None:
+        refused = _contradiction(entries, then)
+    if then is None or refused:
         remarks.append(f"the statistics in the config are refused: {refused}")
         return None
+    rows = int(then.count_rows())
     found = []
     for column in leaves:
         prefix, column_id = f"column.{column.name}.", column.id_in(ids)
         entry = {name.removeprefix(prefix): value for name, value in entries.items() if name.startswith(prefix)}
+        if column_id is None or not entry:
+            continue
         form = count(entry.get("version"))
-        if column_id is not None and form is not None and form <= COLUMN_VERSION:
-            found.append(analyzed_row(entry, column, column_id, rows, in_utc=True))
+        if form is None or form > COLUMN_VERSION:
+            given = (entry.get("version") or "missing")[:20]
+            remarks.append(f"{PREFIX}{prefix}* is refused: {prefix}version is {given}, up to {COLUMN_VERSION} is known")
+            continue
+        remarks += [
+            f"{PREFIX}{prefix}{name} is refused: {entry[name][:20]} is no integer of at least 0"
+            for name in COUNTS_OF_ENTRY
+            if name in entry and count(entry[name]) is None
+        ]
+        found.append(analyzed_row(entry, column, column_id, rows, in_utc=True))
     return (then, pa.Table.from_pylist(found, COLUMN_SCHEMA)) if found else None
+
+
+def _refusal(entries: Mapping[str, str], newest: int) -> str:
+    """The reason why statistics in a config are refused whatever their version has; empty if there is none."""
+    for name in ("version", "computedAtVersion", "schemaHash"):
+        if not entries.get(name):
+            return f"{PREFIX}{name} is missing"
+    if entries["version"] != ENVELOPE_VERSION:
+        return f"{PREFIX}version is {entries['version'][:20]}, and only {ENVELOPE_VERSION} is known"
+    if entries.get("complete", "true").lower() != "true":
+        return f"{PREFIX}complete is {entries['complete'][:20]}"
+    version = count(entries["computedAtVersion"])
+    if version is None or version > newest:
+        return f"{PREFIX}computedAtVersion is {entries['computedAtVersion'][:20]}, the newest version is {newest}"
+    return ""
+
+
+def _contradiction(entries: Mapping[str, str], then: Any) -> str:
+    """The reason why statistics are not those of the version that they name; empty if they may be."""
+    rows = int(then.count_rows())
+    if entries.get("numRows", str(rows)) != str(rows):
+        return f"{PREFIX}numRows is {entries['numRows'][:20]}, the version has {rows} rows"
+    if entries["schemaHash"] != schema_hash(then.schema):
+        return f"{PREFIX}schemaHash is not that of the version's schema"
+    return ""
 
 
 def entries_of(config: Mapping[str, str]) -> dict[str, str]:

@@ -129,17 +129,21 @@ class PaimonConnector(Connector):
                 with self._catalog.reading_table(namespace, name, place):
                     yield from ColumnStatistics(view, FooterCache(self._scope)).tables(leaves, ids)
 
+            own = analyzed_rows(current, leaves, ids, rows) if current else None
+            earlier = _earlier(offer, view, schema, leaves, ids)
+            used = offer if own is not None or earlier else None
             return NativeStats(
                 rows,
                 files.num_rows,
                 sum(files["size_bytes"].to_pylist()),
                 files,
                 file_columns,
-                analyzed_rows(current, leaves, ids, rows) if current else None,
+                own,
                 merged_size_bytes=current.size if current else view.merged_size(rows),
                 row_deletes=any(f.live != f.meta.row_count for f in view.files),
-                earlier=_earlier(offer, view, schema, leaves, ids),
+                earlier=earlier,
                 remarks=tuple(dict.fromkeys(view.remarks)),
+                sources=() if used is None else (f"the statistics file of ANALYZE of snapshot {used.snapshot.id}",),
             )
 
     def plan_files(

@@ -233,7 +233,8 @@ class _Pass:
     def _reason(self) -> str:
         count = self.native.data_file_count
         files = "an unknown number of" if count is None else f"{count:,}"
-        return f"from metadata of {files} files; no data read"
+        sources = f" and {', '.join(self.native.sources)}" if self.native.sources else ""
+        return f"from metadata of {files} files{sources}; no data read"
 
     def _answer_table(self, target: Target) -> CaptureResult:
         native = self.native

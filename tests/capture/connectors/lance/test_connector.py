@@ -283,6 +283,9 @@ def test_analyzed_statistics_are_read_back(path):
     version = analyze(path)
     by_name = {row["column_name"]: row for row in stats(connect(path), version).columns.to_pylist()}
     assert set(by_name) == {"id", "label"}  # x has a newer format version
+    native = stats(connect(path), version)
+    assert native.sources == (f"lance.stats.* of version {version}",)
+    assert native.remarks == ["lance.stats.column.x.* is refused: column.x.version is 3, up to 2 is known"]
     given = {name: value for name, value in by_name["id"].items() if value is not None}
     assert given == {
         "column_id": 1,
@@ -305,11 +308,28 @@ def test_analyzed_statistics_are_read_back(path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"version": "2"}, {"complete": "false"}, {"computedAtVersion": "3"}, {"numRows": "7"}, {"schemaHash": "0" * 64}],
+    [
+        {"version": "2"},
+        {"complete": "false"},
+        {"computedAtVersion": "999"},
+        {"computedAtVersion": "soon"},
+        {"numRows": "7"},
+        {"schemaHash": "0" * 64},
+    ],
+    ids=str,
 )
-def test_analyzed_statistics_of_another_state_are_ignored(path, changes):
+def test_analyzed_statistics_of_another_state_are_refused(path, changes):
     version = analyze(path, **changes)
-    assert stats(connect(path), version).columns is None
+    native = stats(connect(path), version)
+    assert native.columns is None and not native.sources
+    (remark,), (name,) = native.remarks, changes
+    assert remark.startswith(f"the statistics in the config are refused: lance.stats.{name} ")
+
+
+def test_statistics_of_a_version_before_the_last_change_are_not_of_this_one(path):
+    version = analyze(path, computedAtVersion="3")
+    native = stats(connect(path), version)
+    assert native.columns is None and native.remarks  # other rows than `numRows` says
 
 
 def test_analyzed_statistics_without_a_schema_hash_are_ignored(path):
