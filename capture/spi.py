@@ -64,7 +64,8 @@ class Mode(StrEnum):
 class TableHandle:
     """A table at one snapshot: names, ids, the schema of that snapshot, and the lake's connector.
 
-    `contradicted` are ids of columns whose data contradicted the table's metadata when it was last read.
+    `contradicted` are ids of columns whose data contradicted the table's metadata when it was last read, WHOLE_TABLE
+    (`store.model.freshness`) among them if that was the number of rows.
     """
 
     catalog: str

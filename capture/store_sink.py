@@ -63,6 +63,21 @@ class StoreSink(Sink):
     def list_files(self, table: TableHandle, listing: Listing) -> bool:  # noqa: ARG002  of the protocol
         return False  # always put all rows
 
+    def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:
+        names = ["table_catalog", "table_schema", "table_name", "snapshot_id"]
+        put = [
+            part
+            for (of, mode), parts in self._rows.items()
+            if of == flight and mode is not PutMode.FILL
+            for part in parts
+        ]
+        wanted = dict.fromkeys([*names, *columns])
+        empty = FLIGHTS[flight].schema.empty_table().select(list(wanted))
+        rows = pa.concat_tables([empty, *(part.select(list(wanted)) for part in put)], promote_options="default")
+        for name in names:
+            rows = rows.filter(pc.equal(rows[name], table.key[name]))
+        return rows.select(list(columns))
+
     def stored(
         self,
         flight: str,

@@ -14,7 +14,7 @@ from capture.compute import fold
 from capture.compute.file_scan import Answer
 from capture.compute.file_sketches import cut_k
 from capture.compute.partial import AS_IS, Partial
-from capture.connectors.spi import ScanTask
+from capture.connectors.spi import NativeStats, ScanTask
 from capture.flight_rows import flight_rows
 from capture.spi import Mode, TableHandle
 from store.model import schemas, sketches, statistics
@@ -114,6 +114,24 @@ class Rows:
         flight = "stats.columns" if file_path is None else "stats.file_columns"
         row = {"completeness": "PARTIAL", "confidence_level": CONTRADICTED, "logical_type": lt.text}
         self._rows.setdefault(flight, []).append(self._recorded() | row | place)
+
+    def table_of(self, native: NativeStats, row_count: int | None, *, contradicted: bool) -> None:
+        """Adds the record of the table, whose rows a scan has counted.
+
+        Args:
+            native: What the metadata says of the table.
+            row_count: Live rows; None if not all of them were read.
+            contradicted: The metadata says that there are others.
+        """
+        row = {
+            "row_count": row_count,
+            "data_file_count": native.data_file_count,
+            "total_size_bytes": native.total_size_bytes,
+            "merged_size_bytes": native.merged_size_bytes,
+            "completeness": "PARTIAL" if row_count is None else "COMPLETE",
+            "confidence_level": CONTRADICTED if contradicted else None,
+        }
+        self._rows.setdefault("stats.tables", []).append(self._recorded() | row)
 
     def stored(self, rows: pa.Table) -> pa.Table:
         """Copies stored rows of unchanged files to this snapshot, with the key, time and names of this capture."""

@@ -19,7 +19,7 @@ from store.duckdb.database import Connection
 from store.history.file_spans import listed_rows
 from store.model.catalog_entries import TableEntry
 from store.model.errors import NotCaptured
-from store.model.freshness import is_whole_sql, prunes_sql
+from store.model.freshness import CONTRADICTED, is_whole_sql, prunes_sql
 from store.model.predicates.bounds import KEYS, kind_sql
 from store.model.predicates.pruning import Column
 
@@ -124,16 +124,29 @@ def _check(listing: Listing) -> None:
 def _of_table(table_key: int, listing: Listing) -> _Source:
     where = f"s.table_key = {table_key} AND s.snapshot_id = {listing.snapshot_id}"
     kept = (
-        f"SELECT NULL::VARCHAR AS file_path, s.row_count, TRUE AS matches, {is_whole_sql('s')} AS whole"
+        "SELECT NULL::VARCHAR AS file_path, s.row_count, TRUE AS matches,"
+        f" {is_whole_sql('s')} AND NOT {_has_other_rows(table_key, listing)} AS whole"
         f" FROM stats_tables s WHERE {where} UNION ALL SELECT NULL, NULL, TRUE, FALSE"
         f" WHERE NOT EXISTS (FROM stats_tables s WHERE {where})"
     )
     return _Source(kept, (), lambda id: f"FROM stats_columns s WHERE {where} AND s.column_id = {id}", "TRUE", "records")
 
 
+def _has_other_rows(table_key: int, listing: Listing) -> str:
+    """SQL that is true if data of the snapshot was found to have another number of rows than its metadata says."""
+    where = f"table_key = {table_key} AND snapshot_id = {listing.snapshot_id}"
+    doubted = f"{where} AND confidence_level = {CONTRADICTED}"
+    count = f"(SELECT any_value(row_count) FROM stats_tables WHERE {where})"
+    return (
+        f"(EXISTS (FROM stats_tables WHERE {doubted})"
+        f" OR EXISTS (FROM stats_columns WHERE {doubted} AND row_count IS DISTINCT FROM {count}))"
+    )
+
+
 def _of_files(table_key: int, listing: Listing, query: Query) -> _Source:
     matches, files, parameters = query.parts()
-    kept = f"SELECT f.file_path, f.row_count, {matches} AS matches, {is_whole_sql('f')} AS whole {files}"
+    whole = f"{is_whole_sql('f')} AND NOT {_has_other_rows(table_key, listing)}"
+    kept = f"SELECT f.file_path, f.row_count, {matches} AS matches, {whole} AS whole {files}"
     pos = listing.positions.get("stats.file_columns", -1)
 
     def rows(column_id: int) -> str:

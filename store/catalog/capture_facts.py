@@ -10,7 +10,7 @@ from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.database import Database
 from store.duckdb.layout import BY_SPAN
 from store.history.presence import Presence
-from store.model.freshness import CONTRADICTED
+from store.model.freshness import CONTRADICTED, WHOLE_TABLE
 from store.model.names import dotted_name
 
 
@@ -62,25 +62,28 @@ def with_statistics(presence: Presence, table_keys: Collection[int]) -> set[int]
 
 
 def contradicted(database: Database, table_keys: Collection[int]) -> dict[int, list[int]]:
-    """Ids of the columns whose newest record says that the table's metadata contradicts the data.
+    """Ids of the columns whose newest record says that the table's metadata contradicts the data, and WHOLE_TABLE if
+    the newest record of the table says so of its rows.
 
     Returns:
         Table key → column ids, without tables that have none.
     """
     if not table_keys:
         return {}
-    tables = ("stats_columns_current", "stats_columns_history")
+    tables = ("stats_columns_current", "stats_columns_history", "stats_tables")
     doubts = f"WHERE {among('table_key', table_keys)} AND confidence_level = {CONTRADICTED}"
     any_doubt = " UNION ALL ".join(f"(SELECT table_key FROM {table} {doubts} LIMIT 1)" for table in tables)
+    newest = f"HAVING arg_max(coalesce(confidence_level, 1), generation) = {CONTRADICTED}"
+    of_tables = f"WHERE {among('table_key', table_keys)} GROUP BY ALL {newest}"
     with database.reading() as cursor:
         if not execute(cursor, any_doubt, moved=keys_table(table_keys)):  # as usual, and for a third of the time
             return {}
         return dict(
             execute(
                 cursor,
-                "SELECT table_key, list(column_id) FROM (SELECT table_key, column_id FROM stats_columns"
-                f" WHERE {among('table_key', table_keys)} GROUP BY ALL"
-                f" HAVING arg_max(coalesce(confidence_level, 1), generation) = {CONTRADICTED}) GROUP BY table_key",
+                "SELECT table_key, list(column_id ORDER BY column_id) FROM"
+                f" (SELECT table_key, column_id FROM stats_columns {of_tables}"
+                f" UNION ALL SELECT table_key, {WHOLE_TABLE} FROM stats_tables {of_tables}) GROUP BY table_key",
                 moved=keys_table(table_keys),
             )
         )

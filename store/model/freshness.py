@@ -29,6 +29,9 @@ UNCONFIRMED: Final = 0.5
 """`confidence_level` of a record with bounds whose writer is not known to be right, until the data was read. A record
 with a level up to this one is never PRUNING."""
 
+WHOLE_TABLE: Final = 0
+"""In place of a column's id: the number of the table's rows is contradicted."""
+
 UNCOMPARED: Final = "INTERVAL"  # how the types begin whose bounds are stored, but have no order
 USABLE_COLUMNS: Final = (
     "completeness",

@@ -22,8 +22,10 @@ from capture.spec import Budget, Sampling
 from capture.spec_body import parse_partitions
 from capture.spi import Outcome
 from capture.store_sink import LocalStore
+from flight_server.reads.answers import answer
 from flight_server.reads.scan_plan import ScanPlanner
 from flight_server.reads.streams import Streams
+from flight_server.wire.answer_request import of_sql
 from flight_server.wire.plan_request import of_json
 from store.model.freshness import CONTRADICTED, PRUNING, usable_for
 from store.model.targets import Target
@@ -246,3 +248,61 @@ def test_metadata_that_is_no_longer_contradicted_is_trusted_again(tmp_path, monk
         from_metadata(store, connector, lake)
         assert len(pruning(store, lake, "stats.columns")) == 1
         assert len(pruning(store, lake, "stats.file_columns")) == 2
+
+
+def counted(store: LocalStore, lake: Lake) -> tuple[int | None, float | None]:
+    """The rows of the table by its record, and the record's confidence."""
+    (row,) = current(store, lake, "stats.tables")
+    return row["row_count"], row["confidence_level"]
+
+
+def answered(store: LocalStore, lake: Lake, select: str) -> Any:
+    entry = store.catalog.get(f"lake.{'.'.join(lake.name)}")
+    planner = ScanPlanner(store.database, store.catalog, Streams(places=2, seconds=60, most_bytes=1 << 30))
+    return answer(planner, entry, of_sql(f"SELECT {select} FROM {entry.full_name}"), "current").results
+
+
+@pytest.mark.parametrize("format", MAKERS)
+@pytest.mark.parametrize("way", WAYS)
+def test_contradicted_number_of_rows_is_exact_nowhere(tmp_path, monkeypatch, format, way):
+    if (format, way) == ("iceberg", "partition"):
+        pytest.skip("the Iceberg table has no partitions")
+    lake = MAKERS[format](tmp_path, "rows", monkeypatch)
+    with opened(lake, tmp_path) as (store, connector):
+        from_metadata(store, connector, lake)
+        assert answered(store, lake, "count(*)")[0]["value"] == FILES * ROWS - 5
+        store.capture(connector, "lake", *lake.name, targets=[Target.column(ID)], **WAYS[way])
+        found = (FILES * ROWS if way == "scan" else None, CONTRADICTED)
+        assert counted(store, lake) == found
+        assert answered(store, lake, "count(*)") is answered(store, lake, "count(word)") is None
+        from_metadata(store, connector, lake)  # of the same snapshot
+        assert counted(store, lake) == found and answered(store, lake, "count(*)") is None
+        lake.append(rows_of(FILES))
+        from_metadata(store, connector, lake)
+        assert counted(store, lake)[1] == CONTRADICTED
+        assert answered(store, lake, "count(*)") is answered(store, lake, "max(word)") is None
+
+
+def test_number_of_rows_is_trusted_again_once_a_scan_finds_it(tmp_path, monkeypatch):
+    lake = delta(tmp_path, "rows", monkeypatch)
+    with opened(lake, tmp_path) as (store, connector):
+        from_metadata(store, connector, lake)
+        store.capture(connector, "lake", *lake.name, targets=[Target.column(ID)])
+        lake.clear()
+        lake.append(rows_of(7))
+        from_metadata(store, connector, lake)
+        assert counted(store, lake) == (ROWS, CONTRADICTED)
+        store.capture(connector, "lake", *lake.name, targets=[Target.column(ID)])
+        assert counted(store, lake) == (ROWS, None)
+        assert answered(store, lake, "count(*)")[0]["value"] == ROWS
+        from_metadata(store, connector, lake)
+        assert counted(store, lake) == (ROWS, None)
+
+
+@pytest.mark.parametrize("format", MAKERS)
+def test_table_that_is_captured_along_with_its_columns_has_the_rows_that_were_found(tmp_path, monkeypatch, format):
+    lake = MAKERS[format](tmp_path, "rows", monkeypatch)
+    with opened(lake, tmp_path) as (store, connector):
+        store.capture(connector, "lake", *lake.name, targets=[Target.table(), Target.column(ID), Target.column(WORD)])
+        assert counted(store, lake) == (FILES * ROWS, CONTRADICTED)
+        assert answered(store, lake, "count(*)") is None

@@ -69,9 +69,14 @@ def warn(table: TableHandle, contradictions: Mapping[Any, Sequence[str]]) -> Non
 
 
 class StatedFiles:
-    """The statistics of some columns and files that the metadata of their table has."""
+    """The statistics of some columns and files that the metadata of their table has.
+
+    Attributes:
+        native: All that the metadata says of the table.
+    """
 
     def __init__(self, native: NativeStats, tasks: Iterable[ScanTask], column_ids: Sequence[int]):
+        self.native = native
         paths = list(dict.fromkeys(task.file_path for task in tasks))
         self._files = {path: at for at, path in enumerate(paths)}
         self._columns = {column_id: at for at, column_id in enumerate(column_ids)}
@@ -89,6 +94,14 @@ class StatedFiles:
             found = pa.concat_tables(tables)
             self._row_of[found["file"].to_numpy(), found["column"].to_numpy()] = np.arange(found.num_rows)
             self._values = {name: found[name].combine_chunks() for name in _COMPARED}
+
+    def row_count(self, path: str, column_id: int) -> int | None:
+        """The rows of a file by its metadata; None if it does not say."""
+        file, column = self._files.get(path), self._columns.get(column_id)
+        if file is None or column is None or (row := int(self._row_of[file, column])) < 0:
+            return None
+        count: int | None = self._values["row_count"][row].as_py()
+        return count
 
     def contradiction(self, path: str, column_id: int, lt: LogicalType, part: Partial, *, whole: bool = True) -> str:
         """The first difference that could make a reader skip rows, or count them wrongly.

@@ -20,6 +20,7 @@ from capture.engines.compute.contradictions import StatedFiles
 from capture.spec import FileSketches, Sampling
 from capture.spi import CaptureRequest
 from store.model import logical_types
+from store.model.freshness import WHOLE_TABLE
 from store.model.logical_types import Kind, LogicalType
 from store.model.targets import TargetKind
 from store.model.units import bytes_text
@@ -57,6 +58,7 @@ class TableScan:
         reused: Indexes of tasks whose results come from the store.
         stated: What the metadata says of the files that are read.
         contradictions: Of columns, one for each file.
+        has_other_rows: A file has another number of rows than the metadata says.
     """
 
     def __init__(self, requests: Sequence[CaptureRequest], file_sketches: FileSketches = FileSketches.AUTO):
@@ -82,6 +84,7 @@ class TableScan:
         self.reused: frozenset[int] = frozenset()
         self.stated: StatedFiles | None = None
         self.contradictions: dict[Key, list[str]] = {}
+        self.has_other_rows = False
 
     @cached_property
     def leaves(self) -> frozenset[int]:
@@ -164,6 +167,8 @@ class TableScan:
             path, column_id, self.types[column_id], answer.partial, whole=not self.sampled
         )
         if found:
+            stated, rows = self.stated.row_count(path, column_id), answer.partial.row_count
+            self.has_other_rows |= stated is not None and (rows > stated or (rows < stated and not self.sampled))
             name = self.table.names[column_id]
             found = f'file "{path}", column "{name}": the metadata has {found}'
             self.contradictions.setdefault((column_id,), []).append(found)
@@ -197,11 +202,26 @@ class TableScan:
                     thetas = {i: self.members[i].result().theta or b"" for i in key}
                     self.dependencies[key] = dependencies.degrees(key, part.theta, thetas)
                 rows.group(key, part, covers, self.dependencies.get(key, []))
+        self._rows_of_table(rows)
+
+    def _rows_of_table(self, rows: Rows) -> None:
+        """Adds the record of the table if its number of rows contradicts the metadata, or did and does so no more."""
+        if self.stated is None or not (self.has_other_rows or WHOLE_TABLE in self.table.contradicted):
+            return
+        whole = not self.sampled and not any(self.errors.values())
+        counts = {fold.result().row_count for key, fold in self.folds.items() if len(key) == 1 and fold.parts}
+        count = counts.pop() if whole and len(counts) == 1 else None
+        if self.has_other_rows:
+            rows.table_of(self.stated.native, count, contradicted=True)
+        elif count is not None and count == self.stated.native.row_count:
+            rows.table_of(self.stated.native, count, contradicted=False)
 
     def withdraw(self, rows: Rows) -> None:
         """Adds records of the columns of the table whose metadata is contradicted, after a scan of a part of it."""
         for column_id, *_ in self.contradictions:
             rows.withdraw(column_id, self.types[column_id])
+        if self.has_other_rows and self.stated is not None:
+            rows.table_of(self.stated.native, None, contradicted=True)
 
 
 def sketches_of(requests: Sequence[CaptureRequest]) -> SketchSelection:

@@ -32,7 +32,7 @@ from capture.spi import (
     TableHandle,
 )
 from store.model import logical_types
-from store.model.freshness import CONTRADICTED, UNCONFIRMED
+from store.model.freshness import CONTRADICTED, UNCONFIRMED, WHOLE_TABLE
 from store.model.logical_types import FLOATING
 from store.model.puts import Listing
 from store.model.schemas import SCALAR
@@ -40,6 +40,8 @@ from store.model.targets import NO_COLUMN, Target, TargetKind
 
 _MOST_DOUBTS: Final = 5  # that the detail of a decision has
 _COLUMN_KINDS = frozenset({"ROW_COUNT", "NULL_COUNT", "NAN_COUNT", "MIN_MAX", "WIDTH"})
+
+_OTHER_ROWS = "the number of rows contradicts the data"
 
 log = logging.getLogger("statflight.worker")
 
@@ -97,8 +99,22 @@ class _Pass:
         self.columns = self.table.by_id
         self.wanted = self._wanted()
         self.native = self._native_stats()
+        self.other_rows = WHOLE_TABLE in self.table.contradicted  # the data has other rows than the metadata says
+        self.counted: int | None = None  # the rows that a scan of this capture has found
         self.is_covered = False  # all records of columns were put by other engines
         self.doubts: dict[int, frozenset[str]] = {}  # column id → reasons why the bounds of its record may be wrong
+
+    def _rows_in_doubt(self) -> tuple[bool, int | None]:
+        """Whether the number of rows contradicts the data, by a scan of this capture or else by the newest record; and
+        the number that the scan has found."""
+        columns = ["row_count", "completeness", "confidence_level"]
+        scanned = self.sink.requested("stats.columns", self.table, columns).to_pylist()
+        whole = [row for row in scanned if row["completeness"] == "COMPLETE" and row["row_count"] is not None]
+        if not whole or self.native.row_count is None:
+            return self.other_rows, None
+        counts = {row["row_count"] for row in whole}
+        doubted = any(row["confidence_level"] == CONTRADICTED for row in whole) and counts != {self.native.row_count}
+        return doubted, counts.pop() if len(counts) == 1 else None
 
     def _wanted(self) -> frozenset[str] | None:
         """Names of the columns to read: the requested ones, and the selected ones of a table or file; None for all."""
@@ -112,6 +128,7 @@ class _Pass:
         return names
 
     def run(self) -> list[CaptureResult]:
+        self.other_rows, self.counted = self._rows_in_doubt()
         is_empty = self.native.data_file_count == self.native.row_count == 0
         self.is_covered = self._is_covered()
         rollups = self._file_columns()
@@ -237,16 +254,28 @@ class _Pass:
         return f"from metadata of {files} files{sources}; no data read"
 
     def _answer_table(self, target: Target) -> CaptureResult:
-        native = self.native
-        complete = native.row_count is not None
+        native, row_count = self.native, self.native.row_count
+        complete = row_count is not None
+        if self.other_rows and self.counted is None and self._has_counted():
+            return self._captured(target, _OTHER_ROWS)
+        row_count = self.counted if self.other_rows and self.counted is not None else row_count
         row = self._provenance(complete) | {
-            "row_count": native.row_count,
+            "row_count": row_count,
             "data_file_count": native.data_file_count,
             "total_size_bytes": native.total_size_bytes,
             "merged_size_bytes": native.merged_size_bytes,
         }
         self.sink.put("stats.tables", flight_rows("stats.tables", [row]))
+        if self.other_rows:
+            return self._captured(target, _OTHER_ROWS)
         return self._captured(target, "" if complete else "the metadata does not have the number of live rows")
+
+    def _has_counted(self) -> bool:
+        """True if the store has the rows that a scan of this snapshot has found."""
+        stored = self.sink.stored("stats.tables", self.table).to_pylist()
+        return any(
+            row["snapshot_id"] == self.table.snapshot_id and row["confidence_level"] == CONTRADICTED for row in stored
+        )
 
     def _with_remarks(self, result: CaptureResult) -> CaptureResult:
         """The result, with the remarks appended to its detail if it is CAPTURED."""
@@ -274,7 +303,8 @@ class _Pass:
         return CaptureResult(Outcome.DEGRADED, self.engine_id, detail, attributes, target, self.table)
 
     def _provenance(self, complete: bool, column_id: int | None = None) -> dict[str, Any]:
-        doubt = {"confidence_level": CONTRADICTED} if column_id in self.table.contradicted else {}
+        doubted = self.other_rows or column_id in self.table.contradicted
+        doubt = {"confidence_level": CONTRADICTED} if doubted else {}
         provenance = {
             "producer": self.native.producer,
             "completeness": "COMPLETE" if complete else "PARTIAL",
@@ -301,7 +331,9 @@ class _Pass:
         unknown, levels = pa.scalar(None, pa.float64()), None
         if part["doubt"].null_count < part.num_rows:
             levels = pc.if_else(pc.is_valid(part["doubt"]), UNCONFIRMED, unknown)
-        if self.table.contradicted:
+        if self.other_rows:
+            levels = pa.repeat(pa.scalar(CONTRADICTED), part.num_rows)
+        elif self.table.contradicted:
             of_columns = pa.array(sorted(self.table.contradicted), pa.int64())
             others = unknown if levels is None else levels
             levels = pc.if_else(pc.is_in(part["column_id"], of_columns), CONTRADICTED, others)
