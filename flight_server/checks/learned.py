@@ -51,6 +51,7 @@ def known_values(measure: str, rows: Sequence[Row]) -> list[tuple[int, float]]:
         (place, float(value))
         for place, row in enumerate(rows)
         if measures.is_uncertain(row, measure) == measures.is_uncertain(rows[-1], measure)
+        and measures.snapshot_of(row, measure) in (None, row["snapshot_id"])
         and (value := measures.number_in(row, measure)) is not None
     ]
 
@@ -103,13 +104,15 @@ def results(
         told = f"expected {number(found.low)} to {number(found.high)}, by {found.count} snapshots"
         if strange and found.is_level:
             told += "; it is the third in a row, and learned as the new level"
+        if found.unknown:
+            told = f"not judged: {found.unknown}"
         yield Result(
             facts.name,
             one.column,
             rule_of(one.measure),
             one.measure,
             rule.level,
-            State.of(rule.level, passed=not strange),
+            State.of(rule.level, passed=None if found.unknown else not strange),
             one.values[-1],
             current,
             told,
@@ -154,7 +157,7 @@ def _series(reader: Reader, facts: TableSummary, rule: Rule, current: int | None
 
 
 def _drifts(reader: Reader, table: str, columns: dict[int, list[Row]]) -> Iterator[_Series]:
-    """The distance of each captured distribution from the one before."""
+    """The distance of each captured distribution from the one before, where it changed."""
     newest = {row["snapshot_id"]: row for rows in columns.values() for row in rows[-_SKETCHES:]}
     if len(newest) <= expectations.LEAST:
         return
@@ -177,7 +180,9 @@ def _drifts(reader: Reader, table: str, columns: dict[int, list[Row]]) -> Iterat
         ]
         values, at = [], []
         for before, after in pairwise(known):
-            pair = (data[column_id, row["snapshot_id"]] for row in (before, after))
+            pair = [data[column_id, row["snapshot_id"]] for row in (before, after)]
+            if pair[0] == pair[1]:
+                continue  # nothing was loaded, which says nothing about how far a load goes
             if (found := drift.distance(*pair)) is not None:
                 values.append(found.value)
                 at.append(after)

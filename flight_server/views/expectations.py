@@ -3,7 +3,11 @@
 The centre is the median of the last 28 values, along a trend, and by weekday or hour of day, where
 that halves the residuals. The scale is their median absolute deviation. A value is strange if it lies 3.5
 deviations away *and* the change matters in itself; what is strange is not learned, until the third time on the same
-side makes it the new level. Tables that only grow are judged by what they grow by.
+side makes it the new level. Tables that only grow are judged by what they grow by, and those that grow in batches by
+their batches.
+
+A pattern is judged only once it can be known. What is strange but like the value of its weekday or hour before is
+unknown the first time and expected from then on; so are batches until there are enough of them.
 """
 
 from __future__ import annotations
@@ -29,6 +33,9 @@ FALSE_SHARE: Final = 0.01  # of all alarms of one run that may be false, by Benj
 NEW_LEVEL: Final = 3  # strange values on one side that are a new level
 _PER_CLASS: Final = 2  # values of a weekday or hour without which it has no season
 _MOST: Final = 0.85  # of the residuals: a weekend is more than the rest
+_NEVER_FALLS: Final = 0.9  # share of the steps of a series that only grows which do not fall
+_MOSTLY_FLAT: Final = 0.5  # share of the steps without a change from which a series grows in batches
+_LIKE_CLASS: Final = 4  # newest values of a weekday or hour that a value is compared with
 _UNSURE: Final = math.pi / 2  # variance of a median of n values, times n; a line's end has four times as much
 _EFFICIENCY: Final = 0.37  # of the median absolute deviation, as an estimate of a deviation
 
@@ -102,6 +109,7 @@ class Expectation:
         strange: True if the value is outside of the bounds.
         is_level: True if the value is the one by which a new level is accepted.
         count: Number of values that it was learned from.
+        unknown: Why nothing can be expected yet; empty where it can.
     """
 
     low: float
@@ -110,6 +118,7 @@ class Expectation:
     strange: bool
     is_level: bool = False
     count: int = 0
+    unknown: str = ""
 
     @property
     def probability(self) -> float:
@@ -140,6 +149,9 @@ def expectations(
         if len(history) >= LEAST:
             model = _Model.of(series, history[-WINDOW:])
             one, point = model.judge(place), series.points[place]
+            if one.strange and (alike := series.alike(place, history, model)):
+                why = "" if alike >= _PER_CLASS else "a weekday or hour is known when it was seen twice before"
+                one = replace(one, strange=False, unknown=why)
             is_away = one.strange
             near = STRANGE * model.scale
             if is_away and (place in expected or any(abs(point - series.points[i]) <= near for i in welcome[-LIKE:])):
@@ -167,13 +179,48 @@ def expectations(
 def newest(
     values: Sequence[float], times: Sequence[datetime | None], kind: Kind, expected: Collection[int] = ()
 ) -> Expectation | None:
-    """Judges the last value; as `expectations` does, but fast where it is not strange."""
+    """Judges the last value; as `expectations` does, but fast where it is not strange.
+
+    Of a table that grows in batches a batch is judged by those before. A rise of one that never rose is no batch to be
+    judged either, until it has been without one for long.
+    """
+    rises = _rises(values) if kind.may_grow else None
+    if rises is not None:
+        if values[-1] == values[-2]:
+            return Expectation(values[-1], values[-1], 0.0, False, count=len(values) - 1)
+        if len(rises) <= LEAST:
+            why = f"batches are known when there are {LEAST}; there are {len(rises) - 1}"
+            return Expectation(values[-1], values[-1], 0.0, False, count=len(values) - 1, unknown=why)
+        places = {place: at for at, place in enumerate(rises)}
+        return newest(
+            [values[i] for i in rises],
+            [times[i] for i in rises],
+            kind,
+            [places[i] for i in expected if i in places],
+        )
     series = _Series.of(values, times, kind)
     history = list(range(series.start, len(values) - 1))
     if len(history) < LEAST:
         return None
     one = _Model.of(series, history[-WINDOW:]).judge(len(values) - 1)
     return expectations(values, times, kind, expected)[-1] if one.strange else one
+
+
+def _rises(values: Sequence[float]) -> list[int] | None:
+    """The places of a series that grows in batches at which it changes, the first and a changed last one included.
+
+    Returns:
+        None if it does not: if it falls, or changes most of the time, or has been flat for so long that it is.
+    """
+    if len(values) <= LEAST:
+        return None
+    steps = np.diff(np.asarray(values[-WINDOW:], np.float64))
+    before = steps[:-1]
+    has_batches = bool(np.any(before > 0)) or (len(before) < WARM and steps[-1] > 0)
+    if not has_batches or np.mean(before >= 0) < _NEVER_FALLS or np.mean(before == 0) < _MOSTLY_FLAT:
+        return None
+    start = len(values) - len(steps) - 1
+    return [start, *(start + 1 + int(place) for place in np.flatnonzero(steps))]
 
 
 def most_are_false(probabilities: Sequence[float]) -> float:
@@ -216,7 +263,7 @@ def _over_weekend(start: datetime, end: datetime) -> bool:
 def _grows(values: Sequence[float]) -> bool:
     """True if a series hardly ever falls, and mostly rises."""
     steps = np.diff(np.asarray(values[-WINDOW:], np.float64))
-    return len(steps) >= LEAST and float(np.mean(steps >= 0)) >= 0.9 and float(np.median(steps)) > 0
+    return len(steps) >= LEAST and float(np.mean(steps >= 0)) >= _NEVER_FALLS and float(np.median(steps)) > 0
 
 
 class _Series(NamedTuple):
@@ -240,6 +287,16 @@ class _Series(NamedTuple):
             daily = median((b - a).total_seconds() for a, b in pairwise(known)) > 12 * 3600
             classes = [time.weekday() if daily else time.hour for time in known]
         return cls(points, values, base, classes, int(grows), kind)
+
+    def alike(self, place: int, history: Sequence[int], model: _Model) -> int:
+        """The number of values of a place's weekday or hour that are like it, if most of the newest are; else 0."""
+        if self.classes is None:
+            return 0
+        away = self.points[place] - model.centre(place)
+        near = max(STRANGE * model.scale, abs(away) / 2)
+        like = [i for i in history if self.classes[i] == self.classes[place]][-_LIKE_CLASS:]
+        agree = sum(abs(away - (self.points[i] - model.centre(i))) <= near for i in like)
+        return agree if 2 * agree >= len(like) else 0
 
 
 class _Model(NamedTuple):

@@ -117,3 +117,39 @@ def test_ranges_hold_only_values_that_can_be():
     for values, kind, most in ((shares, share(0.002), 1.0), (counts, COUNT, np.inf)):
         found = newest(values, days(10), kind)
         assert 0.0 == found.low < found.high <= most
+
+
+def alarms(values, kind=COUNT):
+    found = [newest(values[:end], days(end), kind) for end in range(1, len(values) + 1)]
+    return [place for place, one in enumerate(found) if one is not None and one.strange]
+
+
+@pytest.mark.parametrize("every", [2, 3, 5, 7, 10])
+@pytest.mark.parametrize("seed", range(4))
+def test_tables_that_grow_in_batches_raise_no_alarm(every, seed):
+    batches = noisy(60 // every + 1, noise=0.1, seed=seed)
+    values = [sum(batches[: day // every + 1]) for day in range(60)]
+    assert alarms(values) == []
+
+
+def test_batch_is_judged_once_there_are_enough_of_them():
+    values = [sum(noisy(30)[: day // 3 + 1]) for day in range(60)]
+    assert "batches are known" in judged(values[:10]).unknown
+    assert not judged(values[:30]).unknown and not judged(values[:30]).strange  # no batch today
+    assert judged([*values[:30], values[29] + 30_000]).strange
+    assert judged([*values[:30], values[29] - 5000]).strange
+
+
+@pytest.mark.parametrize("low", [0.0, 0.2, 0.5])
+@pytest.mark.parametrize("weekend", [{5, 6}, {0}])
+def test_weekly_patterns_raise_no_alarm_before_they_are_known(low, weekend):
+    values = [v * (low if day % 7 in weekend else 1) for day, v in enumerate(noisy(56))]
+    assert alarms(values) == []
+    second = 12 if 5 in weekend else 14
+    assert low == 0.5 or 5 not in weekend or judged(values[: second + 1]).unknown
+
+
+def test_value_unlike_its_weekday_is_strange_all_the_same():
+    values = noisy(13)
+    values[5] = values[12] = 100.0  # like the Saturday before
+    assert not judged(values).strange and judged([*values[:-1], 10_000.0]).strange
