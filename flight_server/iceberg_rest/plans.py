@@ -98,7 +98,7 @@ class Plans:
         )
         self._app.usage.note(table.table_key, tuple({*columns_of(filter), *texts(body.get("select"))}))
         files = plan.files.select(_COLUMNS)
-        if internal and (served.is_made_up or served.is_mapped):
+        if internal:
             looks = _Looks(self._app.planner, table, snapshot_id, columns, find)
             files = _for_pyiceberg(files, served, Asked(filter, find, body.get("select")), looks, node)
         residual = None if filter is None else residual_of(filter, find)
@@ -195,10 +195,14 @@ def _for_pyiceberg(files: pa.Table, served: Served, asked: Asked, looks: _Looks,
     Raises:
         Unimplemented: It would find other rows of some file.
     """
-    if not served.is_made_up:
-        planned = None if isinstance(node, bool) else node
-        files = pyiceberg_files.with_absent(files, served, asked, lambda id: looks.size_of(id, planned))
-    files, columns = pyiceberg_files.right_ones(files, served, asked, looks.kept)
+    planned = None if isinstance(node, bool) else node
+
+    def size_of(id: int) -> pa.ChunkedArray | None:
+        return looks.size_of(id, planned)
+
+    if served.is_mapped:
+        files = pyiceberg_files.with_absent(files, served, asked, size_of)
+    files, columns = pyiceberg_files.right_ones(files, served, asked, looks.kept, size_of)
     if columns:
         names = ", ".join(sorted(columns))
         raise Unimplemented(
@@ -206,7 +210,7 @@ def _for_pyiceberg(files: pa.Table, served: Served, asked: Asked, looks: _Looks,
             " takes for null where it is not selected, and to which null satisfies <> and NOT",
             hint=f"select {names} too, without OR beside <> or NOT of it, or read with statflight's client.scan",
         )
-    return files if served.is_made_up else pyiceberg_files.with_absent_ones_read(files, asked)
+    return pyiceberg_files.with_absent_ones_read(files, asked) if served.is_mapped else files
 
 
 def _partition(plan: _Plan, spec_id: int | None, text: str | None, absent: Sequence[int]) -> dict[str, Any]:

@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.iceberg_rest.expressions import Find, columns_of, texts
-from flight_server.iceberg_rest.pyiceberg_rows import Lacking, Rows
+from flight_server.iceberg_rest.pyiceberg_rows import Lacking, Rows, satisfied_by_none
 from flight_server.iceberg_rest.tables import Served
 from store.model.bounds import canonical
 from store.model.errors import InvalidArgument
 from store.model.predicates.pruning import Column
-from store.model.predicates.tree import MAX_NODES, Node, leaves_of
+from store.model.predicates.tree import MAX_NODES, Leaf, Node, Op, leaves_of
 
+_NO_VALUE: Final = "\0"  # the name of no field of a partition
 MOST_LOOKS: Final = 16  # at the bounds of files, for one plan
 
 
@@ -83,28 +84,54 @@ def with_absent_ones_read(files: pa.Table, asked: Asked) -> pa.Table:
 
 
 def right_ones(
-    files: pa.Table, served: Served, asked: Asked, kept: Callable[[Node], pa.ChunkedArray]
+    files: pa.Table,
+    served: Served,
+    asked: Asked,
+    kept: Callable[[Node], pa.ChunkedArray],
+    size_of: Callable[[int], pa.ChunkedArray | None],
 ) -> tuple[pa.Table, set[str]]:
-    """Files as of `right`, each without the columns that it lacks.
+    """Files as of `right`, each without the columns that it lacks: those of the partition, and those added since, of
+    which a file has but nulls.
 
     Args:
-        files: Files with the column `absent`, unless the metadata of the table is made up.
+        files: Files; of a table with a name mapping of its own with the column `absent`.
     """
-    if served.is_made_up:
-        return right(files, {asked.find(name).id: name for name, _ in served.specs[0]}, asked, kept)
-    alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    for at, (spec, absent) in enumerate(
-        zip(files["partition_spec_id"].fill_null(0).to_pylist(), files["absent"].to_pylist(), strict=True)
-    ):
-        alike.setdefault((spec, tuple(absent)), []).append(at)
+    of_partition = {asked.find(name).id: name for name, _ in served.specs[0]} if served.is_made_up else {}
+    nulls = {
+        id: _lacking(files, asked.named[id], kept, size_of)
+        for id in sorted({asked.find(name).id for name in satisfied_by_none(asked.filter)} - of_partition.keys())
+    }
+    nulls = {id: paths for id, paths in nulls.items() if paths}
+    if not served.is_mapped and not nulls:
+        return right(files, of_partition, asked, kept)
+    alike: dict[Any, list[int]] = {}
+    specs = files["partition_spec_id"].fill_null(0).to_pylist()
+    absent = map(tuple, files["absent"].to_pylist()) if served.is_mapped else [()] * files.num_rows
+    only_nulls = [tuple(id for id, paths in nulls.items() if path in paths) for path in files["file_path"].to_pylist()]
+    for at, key in enumerate(zip(specs, absent, only_nulls, strict=True)):
+        alike.setdefault(key, []).append(at)
     found, columns = [files.slice(0, 0)], set[str]()
-    for (spec, absent), rows in alike.items():
-        named = zip(served.sources.get(spec, ()), served.specs.get(spec, ()), strict=True)
-        names = {id: name for id, (name, _) in named if id is not None and id in absent}
-        some, of_some = right(files.take(rows), names, asked, kept)
+    for (spec, ids, null_ids), rows in alike.items():
+        named = zip(served.sources.get(spec, ()), served.specs.get(spec, ()), strict=False)
+        names = of_partition or {id: name for id, (name, _) in named if id is not None and id in ids}
+        some, of_some = right(files.take(rows), dict.fromkeys(null_ids, _NO_VALUE) | names, asked, kept)
         found.append(some)
         columns |= of_some
     return pa.concat_tables(found), columns
+
+
+def _lacking(
+    files: pa.Table,
+    column: Column,
+    kept: Callable[[Node], pa.ChunkedArray],
+    size_of: Callable[[int], pa.ChunkedArray | None],
+) -> set[str]:
+    """Paths of the files that have but nulls of a column, and perhaps not the column itself."""
+    paths, size = files["file_path"], size_of(column.id)
+    others = pc.is_in(paths, kept(Leaf(column.name, Op.IS_NOT_NULL)))
+    if size is not None:
+        others = pc.or_(others, pc.greater(size, 0).fill_null(False))
+    return set(paths.filter(pc.invert(others)).to_pylist())
 
 
 def right(

@@ -202,6 +202,20 @@ class _Join:
 _Part = bool | _OfLacking | _OfOwn | _Join
 
 
+def satisfied_by_none(filter: Any, *, negated: bool = False) -> set[str]:
+    """Names of the columns with a test that to pyiceberg is true where a file lacks them, but not of nulls in it."""
+    match filter:
+        case {"type": "and" | "or", "left": left, "right": right}:
+            return satisfied_by_none(left, negated=negated) | satisfied_by_none(right, negated=negated)
+        case {"type": "not", "child": child}:
+            return satisfied_by_none(child, negated=not negated)
+        case {"type": str(test), "term": str(name) | {"term": str(name)}}:
+            kind = OPPOSITES.get(test, test)
+            negated = negated is (kind == test)
+            return {name} if _of_null(kind, negated) != _as_none(kind, negated) else set()
+    return set()
+
+
 def _of_null(kind: str, negated: bool) -> int:
     """Truth of a test of a null in a file, by Arrow's kernels, which pyiceberg calls."""
     if kind == "is-null":

@@ -126,9 +126,11 @@ class Reader:
 
     Attributes:
         null_in: `NULL IN (…)`: None in SQL; False in pyiceberg, by Arrow's kernel.
+        null_compares: Any comparison with null: None in SQL; False to Iceberg, so that its negation is true.
     """
 
     null_in: bool | None = None
+    null_compares: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,9 @@ class Test:
         if self.op in ("IS NULL", "IS NOT NULL"):
             return (value is None) is (self.op == "IS NULL")
         if value is None:
-            return reader.null_in if self.op == "IN" else None
+            if self.op == "<>":
+                return None if reader.null_compares is None else not reader.null_compares
+            return reader.null_in if self.op == "IN" else reader.null_compares
         if self.op == "IN":
             return value in self.values
         (other,) = self.values

@@ -157,6 +157,20 @@ def test_partitions_that_are_not_selected(site):
         table.scan(row_filter="day <> '2026-01-01' or id = 25").to_arrow()
 
 
+def test_files_without_a_column_that_came_later(site):
+    """A null that no file has satisfies <> to pyiceberg; one in a file does not."""
+    folder = _folder(site.root / "later/t")
+    for number, more in enumerate(({}, {"note": ["a", "b", None]}, {"note": pa.array([None] * 3, pa.string())})):
+        pq.write_table(pa.table({"id": range(3 * number, 3 * number + 3), **more}), folder / f"{number}.parquet")
+    site.connect("later", "parquet", site.root / "later")
+    table = site.table("later", "default", "t")
+    assert ids(table.scan(row_filter="note <> 'a'")) == [4]
+    assert ids(table.scan(row_filter="note <> 'a' or id = 7")) == [4, 7]
+    with pytest.raises(RESTError, match="lack note"):
+        table.scan(row_filter="note <> 'a' or id = 1").to_arrow()
+    assert ids(table.scan(row_filter="(note <> 'a' and note is not null) or id = 1")) == [1, 4]
+
+
 def test_infinities_in_filters(site):
     from deltalake import write_deltalake
 
