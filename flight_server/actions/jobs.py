@@ -25,14 +25,13 @@ from store.model.errors import (
     Cancelled,
     Conflict,
     InvalidField,
-    PermissionDenied,
     ShuttingDown,
     StatflightError,
     to_json,
 )
 from store.model.puts import Listing
 from store.model.structs import Number, Struct, Text, describe
-from store.queue.job_store import ENDED
+from store.queue.job_store import ENDED, unknown_job
 
 
 class _JobBody(Struct):
@@ -40,14 +39,19 @@ class _JobBody(Struct):
 
 
 def _job(call: Call, job_id: str, *scopes: str) -> dict[str, Any]:
-    """Finds a job, and checks that the caller has one of the scopes and sees its table."""
+    """Finds a job, and checks that the caller has one of the scopes.
+
+    Raises:
+        NotFound: There is no such job, or it is of a table that is hidden from the caller.
+        PermissionDenied: The caller has none of the scopes.
+    """
     job = call.app.queue.get(job_id)
-    if not any(map(call.principal.may, scopes)):
-        call.app.access.require(call.principal, scopes[-1])
     name = (job["table_catalog"], job["table_schema"], job["table_name"])
     seen = call.principal.sees(*name) if job["table_name"] else call.principal.sees_catalog(job["table_catalog"])
     if not seen:
-        raise PermissionDenied("the job is of a table that is not among those you may use")
+        raise unknown_job(job_id)
+    if not any(map(call.principal.may, scopes)):
+        call.app.access.require(call.principal, scopes[-1])
     return job
 
 

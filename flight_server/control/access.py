@@ -9,10 +9,15 @@ from flight_server.auth.principal import Principal
 from store.catalog.catalog import Catalog
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, NotFound, PermissionDenied
+from store.model.names import readings
 
 
 class Access:
-    """Checks callers. Order of refusals: malformed, then NOT_FOUND, then PERMISSION_DENIED."""
+    """Checks callers. Order of refusals: malformed, then NOT_FOUND, then PERMISSION_DENIED.
+
+    The patterns of a token decide before the look-up: a name that they hide is PERMISSION_DENIED, in the same words
+    whether there is such a table or not.
+    """
 
     def __init__(self, catalog: Catalog):
         self._catalog = catalog
@@ -31,18 +36,17 @@ class Access:
         """Finds a table by its full name, and checks that the caller has the scope for it.
 
         Raises:
-            NotFound: The table does not exist; a caller limited to some tables gets no hint.
-            PermissionDenied: The caller does not have the scope or does not see the table.
+            NotFound: The caller would see the table, but it does not exist; suggests one that the caller sees.
+            PermissionDenied: The caller does not have the scope, or the name is hidden from it.
         """
-        try:
+        if principal.sees_all:
             entry = self._catalog.get(name)
-        except NotFound as missing:
-            if not principal.sees_all:  # the hint may name a table that this caller does not see
-                missing.hint = ""
-            raise
-        self.require(principal, scope)
-        if not principal.sees(*entry.name):
+        elif any(principal.sees(*each) for each in readings(name)):
+            entry = self._catalog.get(name, principal.sees)
+        else:
+            self.require(principal, scope)
             raise PermissionDenied(f'"{name}" is not among the tables you may use')
+        self.require(principal, scope)
         return entry
 
     def tables_by_id(self, ids: Collection[str], principal: Principal, scope: str) -> dict[str, TableEntry]:
@@ -76,13 +80,15 @@ class Access:
         """Finds a connector, secrets masked, and checks that the caller is an admin of its whole catalog.
 
         Raises:
-            NotFound: The connector does not exist.
+            NotFound: The connector does not exist; a caller limited to some tables gets no hint.
             PermissionDenied: The caller is not an admin of the whole catalog.
         """
+        if not principal.sees_catalog(catalog):
+            self.require_catalog(principal, catalog)
         try:
             connector = self._catalog.connector(catalog)
         except NotFound as missing:
-            if not principal.sees_all:
+            if not principal.sees_all:  # the hint may name a catalog that this caller does not see
                 missing.hint = ""
             raise
         self.require_catalog(principal, catalog)

@@ -193,7 +193,8 @@ class Door:
     def _table(self, caller: Principal, levels: str, name: str) -> TableEntry:
         catalog, *schema = levels.split("\x1f")
         place = (catalog, ".".join(schema), name)
-        if self._app.catalog.find(place) is None:
+        # Hidden tables are unknown ones: clients take 403 for a refusal, and try `t.files` before the files of `t`.
+        if not caller.sees(*place) or self._app.catalog.find(place) is None:
             raise NotFound(f'no table "{".".join(place)[:200]}"', code="UNKNOWN_TABLE")
         return self._app.access.table(join_name(*place), caller, "stats.read")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -22,7 +22,7 @@ from store.history.presence import Presence
 from store.history.spans import Spans
 from store.model.catalog_entries import EXTERNAL, Entries, SnapshotEntry, TableEntry
 from store.model.errors import InvalidArgument, NotFound, nearest
-from store.model.names import dotted_name, split_name, table_uuid
+from store.model.names import dotted_name, readings, table_uuid
 
 _UNKNOWN: Final = object()  # value of a column that entries do not have
 
@@ -99,21 +99,19 @@ class Catalog(Publications, SnapshotRegistry):
         """The table of (catalog, schema, name), None if it does not exist or is dropped."""
         return self._seen.by_name.get(name)
 
-    def get(self, full_name: str) -> TableEntry:
+    def get(self, full_name: str, sees: Callable[[str, str, str], bool] | None = None) -> TableEntry:
         """The table of a full name.
+
+        Args:
+            sees: Says by its name whether a table may be found or suggested; None for all.
 
         Raises:
             NotFound: The table does not exist (UNKNOWN_TABLE); suggests the nearest name.
         """
-        name = split_name(full_name)
-        if entry := self._seen.by_name.get(name):
-            return entry
-        if '"' not in full_name:  # the table's own name may contain unquoted dots
-            first, *rest = full_name.split(".")
-            for cut in range(1, len(rest)):
-                if entry := self._seen.by_name.get((first, ".".join(rest[:cut]), ".".join(rest[cut:]))):
-                    return entry
-        names = [entry.full_name for entry in self.tables()]
+        for name in readings(full_name):
+            if (entry := self._seen.by_name.get(name)) and (sees is None or sees(*name)):
+                return entry
+        names = [entry.full_name for entry in self.tables() if sees is None or sees(*entry.name)]
         raise NotFound(
             f'no table "{full_name}"',
             code="UNKNOWN_TABLE",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -43,6 +43,19 @@ def _split(name: str) -> tuple[str, str, str]:
 
 
 _split_cached = lru_cache(maxsize=10_000)(_split)
+
+
+def readings(name: str) -> Iterator[tuple[str, str, str]]:
+    """What a full name may mean, the usual reading first: the table's own name may contain unquoted dots.
+
+    Raises:
+        ValueError: As `split_name`.
+    """
+    yield split_name(name)
+    if '"' not in name:
+        first, *rest = name.split(".")
+        for cut in range(1, len(rest) - 1):
+            yield first, ".".join(rest[:cut]), ".".join(rest[cut:])
 
 
 def join_name(catalog: str, schema: str, table: str) -> str:

@@ -70,6 +70,12 @@ class Tried(NamedTuple):
         return "WAITING" if self.retry and self.job.attempts < MAX_ATTEMPTS else "FAILED"
 
 
+def unknown_job(job_id: str) -> NotFound:
+    """The error for an id that no job has."""
+    hint = "the flight sys.capture_jobs lists them"
+    return NotFound(f'no job "{job_id[:100]}"', code="UNKNOWN_JOB", hint=hint)
+
+
 class JobStore:
     """The rows of durable jobs and of decisions. Each method takes a list; those that write take the connection of a
     running transaction, or use one of their own.
@@ -337,8 +343,7 @@ class JobStore:
         """A job as a row of `sys.capture_jobs`, as JSON; NotFound (UNKNOWN_JOB) if it does not exist."""
         rows = self.database.rows(f"SELECT {', '.join(_COLUMNS)} FROM jobs WHERE job_id = ?", job_id)
         if not rows:
-            hint = "the flight sys.capture_jobs lists them"
-            raise NotFound(f'no job "{job_id[:100]}"', code="UNKNOWN_JOB", hint=hint)
+            raise unknown_job(job_id)
         return as_json(dict(zip(_COLUMNS, rows[0], strict=True)))
 
     def counts(self) -> dict[str, int]:
