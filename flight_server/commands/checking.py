@@ -27,6 +27,7 @@ from flight_server.present import check_results
 from flight_server.present.check_results import ResultFormat
 from flight_server.views.expectations import LEAST
 from flight_server.views.reader import Reader
+from flight_server.views.table_summary import require
 from store.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def check(
                 client, targets, lambda _, name: tell_json(client.act("expect", {"table": name, **about}))
             )
         elif suggest:
-            failed = for_each(client, targets, lambda reader, name: tell(suggestions.to_toml(reader, name)))
+            failed = for_each(client, targets, _suggest)
         elif not rules_given:
             failed = for_each(client, targets, lambda _, name: client.require_table(name))
             if not failed:  # an unknown table is reported first
@@ -83,6 +84,11 @@ def check(
             failed = _check(client, targets, _Asked(rules_given, at, allow_inherited, strict), format)
     if failed:
         sys.exit(1)
+
+
+def _suggest(reader: Reader, name: str) -> None:
+    require(reader, name)
+    tell(suggestions.to_toml(reader, name))
 
 
 def _expected(measured: str, snapshot: str) -> dict[str, Any]:
@@ -109,7 +115,7 @@ def _check(client: StatsClient, targets: Sequence[str], asked: _Asked, format: R
     """Checks rules on tables, and writes the results; True if one failed, or a table could not be checked."""
     results: list[Result] = []
     errors: dict[str, str] = {}
-    names, failed = expand(client, targets)
+    names, failed = expand(client, targets, errors)
 
     def work(reader: Reader, name: str) -> None:
         mine = evaluate(reader, name, asked.rules, asked.at, allow_inherited=asked.allow_inherited)

@@ -265,8 +265,11 @@ def check_targets(targets: Iterable[str]) -> list[str]:
     return names
 
 
-def expand(client: StatsClient, targets: Iterable[str]) -> tuple[list[str], int]:
+def expand(client: StatsClient, targets: Iterable[str], errors: dict[str, str] | None = None) -> tuple[list[str], int]:
     """Finds the tables that names, their unique ends, and patterns match.
+
+    Args:
+        errors: Receives the message of each target that stands for no table.
 
     Returns:
         Full names, without repetitions; and the number of targets that stand for no table, each reported on standard
@@ -290,6 +293,8 @@ def expand(client: StatsClient, targets: Iterable[str]) -> tuple[list[str], int]
         except CommandError as error:
             warn(f"statflight: {error}")
             missing += 1
+            if errors is not None:
+                errors[target] = str(error)
         else:
             names += matching
     return list(dict.fromkeys(names)), missing

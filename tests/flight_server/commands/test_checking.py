@@ -25,6 +25,14 @@ def test_check_status_is_that_of_the_worst_result(server, run, tables, tmp_path)
     assert status == 1 and 'errors="1"' in out and "lake.s.nosuch" in err
 
 
+@pytest.mark.parametrize("target", ["nosuch", "lake.hidden.*", "lake.s.nosuch"])
+def test_a_target_without_a_table_is_in_the_report(server, run, tables, target):
+    status, out, _ = run("check", target, "--rule", "row_count > 0", "-f", "json")
+    report = json.loads(out)
+    assert status == 1 and not report["passed"] and [error["table"] for error in report["errors"]] == [target]
+    assert run("check", target, "--suggest")[:2] == (1, "")
+
+
 def test_value_that_fails_is_not_shown_as_the_limit(server, run, tables):
     server.rows("stats.columns", column_row(null_count=1_000_001, row_count=10**9))
     _, out, _ = run("check", NAME, "--rule", "null_fraction <= 0.1%")
