@@ -61,7 +61,8 @@ def of_column(row: Row) -> dict[str, Estimate]:
     # flags of their own, which do not count for rows of an earlier snapshot or incomplete ones
     may_be_exact = row["freshness"] in (None, "EXACT") and row["completeness"] in (None, "COMPLETE")
     if (ndv := row["ndv"]) is not None:
-        exact = bool(row["ndv_exact"]) and float(ndv).is_integer() and may_be_exact
+        is_count = float(ndv).is_integer() and ndv < 2**63  # more are no 64 bits, and no exact count
+        exact = bool(row["ndv_exact"]) and is_count and may_be_exact
         found["ndv"] = Estimate(int(ndv) if exact else float(ndv), exact)
     nan_is_known = row["logical_type"] not in ("FLOAT", "DOUBLE") or row["nan_count"] is not None
     for name in ("min", "max"):

@@ -69,6 +69,9 @@ class _Arrivals(flight.ServerMiddlewareFactory):
         return self._by_thread.pop(threading.get_ident())
 
 
+_WITH_ROWS: Final = ("finish_job", "finish_jobs")  # actions whose bodies have Arrow data
+
+
 class _Answering:
     """The headers of one call. Maps its errors to their status, and counts and logs the call.
 
@@ -152,7 +155,8 @@ class _Answering:
                 self._count("OK")
             self._counted = True
         elif not isinstance(raised, GeneratorExit):  # raised when the caller of a stream leaves
-            error = status.to_flight(raised, self.correlation_id)
+            has_stream = self._method == "DoPut" or self._action in _WITH_ROWS
+            error = status.to_flight(raised, self.correlation_id, has_stream=has_stream)
             code = status.code_of(error)
             polling = self._action == "lease_job" and code == "SHUTTING_DOWN"  # tells workers that the lease is over
             if code != "CANCELLED" and not polling:

@@ -108,6 +108,8 @@ def _statistics(column: str | None, estimates: Mapping[str, Estimate]) -> Iterat
     for name, key in _KEYS.items():
         if name in estimates:
             value, is_exact = estimates[name]
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:  # one such value would stop the flight
+                value, is_exact = float(value), False
             yield column, key, value.encode() if isinstance(value, str) else value, not is_exact
 
 

@@ -37,11 +37,12 @@ to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 """JSON text of a value in the results of actions."""
 
 
-def to_flight(error: BaseException, correlation_id: str) -> BaseException:
+def to_flight(error: BaseException, correlation_id: str, *, has_stream: bool = True) -> BaseException:
     """The exception to raise in a Flight method for an error; unexpected errors are logged and hidden.
 
     Args:
         correlation_id: Id of the call, in the log and in the message of an unexpected error.
+        has_stream: The caller sends Arrow data, so that what Arrow calls invalid may be that.
     """
     if isinstance(error, MemoryError):  # Arrow's too
         error = ResourceExhausted("the server has no memory left for this", hint="ask for less, or try again later")
@@ -65,7 +66,7 @@ def to_flight(error: BaseException, correlation_id: str) -> BaseException:
         return _FLIGHT_ERRORS[status](message, told)
     if isinstance(error, flight.FlightCancelledError | flight.FlightTimedOutError):
         return error
-    if isinstance(error, pa.ArrowInvalid):  # raised by Arrow for a caller's stream
+    if has_stream and isinstance(error, pa.ArrowInvalid):  # raised by Arrow for a caller's stream
         return pa.ArrowInvalid(f"[INVALID_ARGUMENT] the Arrow stream is malformed: {first_line(error)}")
     if isinstance(error, duckdb.InterruptException):
         return flight.FlightCancelledError("[CANCELLED] the caller has disconnected")

@@ -45,6 +45,7 @@ from store.model.sketches import is_partial_sql
 from store.model.statistics import PER_VALUE
 
 SnapshotPlace: TypeAlias = tuple[int, Place]  # id and place of a snapshot
+_GREATEST: Final = 2**63 - 1  # ordinal, after which there is none
 _UNLIMITED: Final = 2**40  # snapshots
 _SPAN: Final = tuple(SPAN)
 
@@ -305,7 +306,7 @@ e AS (
   SELECT {target}, at_key AS key, ordinal, number, most, {record}, coalesce(own_key = at_key, false) AS inherit FROM r
   UNION ALL SELECT {target}, own_key, ordinal, number, most, {record}, true FROM r WHERE own_key <> at_key
   UNION ALL SELECT {target}, at_key, ordinal + 1, number, most, {point}, false FROM r
-    WHERE own_key <> at_key OR (NOT counted AND has_dist)
+    WHERE (own_key <> at_key OR (NOT counted AND has_dist)) AND ordinal < {_GREATEST}
   UNION ALL SELECT DISTINCT {of("r")}, n.schema_key, n.ordinal, n.number, n.most, {point}, false
     FROM r JOIN n ON n.table_key = r.table_key AND n.schema_key IN (r.at_key, r.own_key) WHERE n.most IS NOT NULL),
 p AS (SELECT {target}, key, ordinal, max(number) AS number, max(most) AS most, max(own) AS own,

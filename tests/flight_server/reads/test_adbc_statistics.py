@@ -114,3 +114,9 @@ def test_scan_applies_columns_filter_limit_and_output_format():
         assert read(app, command(flight="adbc.statistics", limit=0)).num_rows == 0
         (text,) = read(app, command(flight="adbc.statistics", output_format="ROWS"))["row"].to_pylist()
         assert json.loads(text)[0] == "lake"
+
+
+def test_count_beyond_64_bits_is_an_estimate():
+    assert of_column(ndv=1e19, ndv_exact=True, **EXACT_COMPLETE) == {1: (1e19, True)}
+    assert of_column(ndv=2.0**62, ndv_exact=True, **EXACT_COMPLETE) == {1: (2**62, False)}
+    assert of_column(max_width_bytes=2**64, **EXACT_COMPLETE) == {2: (float(2**64), True)}

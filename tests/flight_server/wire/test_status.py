@@ -42,3 +42,10 @@ def test_message_is_cut_where_clients_would_refuse_its_status(kind):
     if isinstance(refusal, flight.FlightError):
         extra = json.loads(refusal.extra_info)
         assert extra["correlation_id"] == "id" and extra["retryable"] and len(refusal.extra_info) < 4000
+
+
+def test_what_arrow_calls_invalid_is_the_callers_fault_only_where_he_sends_a_stream():
+    sent = to_flight(pa.ArrowInvalid("no footer"), "id")
+    assert str(sent) == "[INVALID_ARGUMENT] the Arrow stream is malformed: no footer"
+    for own in (pa.ArrowInvalid("out of range"), OverflowError("too large"), ValueError("x")):
+        assert str(to_flight(own, "id", has_stream=False)).startswith("[INTERNAL] internal error, correlation id id")
