@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flight_server.app import App
+from flight_server.auth.challenge import challenge
 from flight_server.auth.principal import Principal
 from flight_server.auth.tokens import Guard
 from flight_server.conditions.exact_json import dumps
@@ -52,6 +53,10 @@ COMMITS: Final = (f"POST {_TABLE}", "POST /v1/{prefix}/transactions/commit")
 """Endpoints that answer 403. They are named to clients that write: where Iceberg's libraries find no such endpoint they
 give up without a request, and leave the data files that they wrote in the lake; after a 403 they delete them."""
 _WRITERS: Final = "x-client-version"  # the header by which Iceberg's libraries say who they are
+_NO_TOKENS: Final = {  # an error of RFC 6749, which clients that send credentials can read
+    "error": "unsupported_grant_type",
+    "error_description": "tokens are not issued here; set the property token to one of the server's",
+}
 _MODE: Final = {"scan-planning-mode": "server"}
 _STATUS: Final = {
     "UNAUTHENTICATED": (401, "NotAuthorizedException"),
@@ -112,10 +117,12 @@ class Door:
             self._under_way -= 1
 
     def _response(self, request: Request, body: bytes | None) -> Response:
+        if request.method == "POST" and request.url.path == f"{PREFIX}/v1/oauth/tokens":
+            return Response(dumps(_NO_TOKENS), 400, {"Cache-Control": "no-store"}, "application/json")
         try:
             answer = self._answer(request, body)
         except StatflightError as error:
-            return _refusal(error)
+            return _refusal(error, request.headers.get("authorization"))
         except Exception:
             log.exception("a request to the Iceberg catalog failed")
             return _refusal(StatflightError("failed; the server's log says why"))
@@ -149,10 +156,6 @@ class Door:
             case (("GET" | "HEAD" as method), ["v1", "namespaces", levels, "tables", name]):
                 table = self._table(caller, levels, name)
                 return None if method == "HEAD" else self._loaded(table)
-            case "POST", ["v1", "oauth", "tokens"]:
-                raise InvalidArgument(
-                    "tokens are not issued here", hint="set the property token to one of the server's"
-                )
             case (("POST" | "PUT" | "PATCH" | "DELETE"), _):
                 raise PermissionDenied(_READ_ONLY)
         raise NotFound("no such endpoint", hint=f"GET {PREFIX}/v1/config lists them")
@@ -273,9 +276,11 @@ def _page(name: str, items: Sequence[Any], query: str) -> dict[str, Any]:
     return {name: items[int(start) : end], "next-page-token": str(end) if end < len(items) else None}
 
 
-def _refusal(error: StatflightError) -> Response:
+def _refusal(error: StatflightError, authorization: str | None = None) -> Response:
     status, type = _STATUS.get(error.status, (500, "InternalServerError"))
     type = _TYPES.get(error.code, type)
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {"Retry-After": "5"} if status == 503 else {}
+    headers = {"Retry-After": "5"} if status == 503 else {}
+    if status == 401:
+        headers = {"WWW-Authenticate": challenge(authorization)}
     body = {"error": {"message": str(error), "type": type, "code": status}}
     return Response(dumps(body), status, headers, "application/json")

@@ -23,6 +23,7 @@ import uvicorn
 from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from flight_server.auth.challenge import challenge
 from flight_server.reloading import Reloaded
 from store.model.errors import InvalidArgument
 
@@ -46,6 +47,7 @@ class Probes:
         self._threads = ThreadPoolExecutor(2, "metrics")
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        asked = ""
         status, kind, body = 404, "text/plain; charset=utf-8", b"/metrics or /health\n"
         if scope["path"] in ("/metrics", "/health") and scope["method"] not in ("GET", "HEAD"):
             status, body = 405, b"GET or HEAD\n"
@@ -53,10 +55,11 @@ class Probes:
             (status, body), kind = self._metrics.health(), "application/json"
         elif scope["path"] == "/metrics":
             sent = {name: value.decode("latin-1") for name, value in scope["headers"]}
+            asked = challenge(sent.get(b"authorization"))
             status, kind, body = await asyncio.get_running_loop().run_in_executor(
                 self._threads, self._metrics.exposition, sent.get(b"authorization"), sent.get(b"accept", "")
             )
-        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+        headers = {"WWW-Authenticate": asked} if status == 401 else {}
         await Response(body, status, headers, kind)(scope, receive, send)
 
 

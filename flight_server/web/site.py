@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from flight_server.auth.challenge import challenge
 from flight_server.reads.local_reader import LocalReader
 from flight_server.web import data, render
 from flight_server.web.data import Asked
@@ -203,7 +204,7 @@ class Site:
         return caller, token is not None
 
     def _ask_for_token(self, request: Request, error: str, as_json: bool) -> Response:
-        headers = {"WWW-Authenticate": "Bearer"}
+        headers = {"WWW-Authenticate": challenge(request.headers.get("authorization"))}
         if as_json:
             body = json.dumps({"error": "UNAUTHENTICATED", "message": "send the header authorization: Bearer <token>"})
             return Response(body, 401, headers, "application/json")

@@ -327,9 +327,25 @@ def test_pages_without_a_token_show_only_the_login_form(guarded):
     for url in ("/", "/table?name=lake.s.t", "/column?table=lake.s.t&name=c1"):
         page = Browser(guarded).get(url)
         assert page.status == 401 and 'type="password"' in page.text and "c2" not in page.text
-        assert page.headers["WWW-Authenticate"] == "Bearer"
+        assert page.headers["WWW-Authenticate"] == 'Bearer realm="statflight"'
     assert Browser(guarded).get("/index.json").status == 401
     assert Browser(guarded).get("/health").status == 200 and Browser(guarded).get("/metrics").status == 401
+
+
+@pytest.mark.parametrize("url", ["/index.json", "/metrics", "/iceberg/v1/config"])
+def test_a_refusal_asks_for_a_token_in_the_words_of_the_standard(guarded, url):
+    none, wrong = Browser(guarded).get(url), Browser(guarded).get(url, Authorization="Bearer wrong")
+    assert (none.status, wrong.status) == (401, 401)
+    assert none.headers["WWW-Authenticate"] == 'Bearer realm="statflight"'
+    assert wrong.headers["WWW-Authenticate"] == 'Bearer realm="statflight", error="invalid_token"'
+
+
+def test_clients_of_iceberg_that_ask_for_a_token_are_told_that_none_is_issued(guarded):
+    credentials = {"grant_type": "client_credentials", "client_id": "a", "client_secret": "b"}
+    answer = Browser(guarded).get("/iceberg/v1/oauth/tokens", credentials)
+    told = json.loads(answer.text)
+    assert answer.status == 400 and answer.headers["Cache-Control"] == "no-store"
+    assert told["error"] == "unsupported_grant_type" and "property token" in told["error_description"]
 
 
 def test_login_shows_the_tables_of_its_token(guarded):
