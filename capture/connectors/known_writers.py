@@ -35,7 +35,7 @@ _LOGGED: Final = frozenset(
 _IN_MANIFESTS: Final = _LOGGED | {"TIME", "UUID", "BINARY"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # hashed by identity, for the cache of doubts
 class Known:
     """A writer, some of its versions, and types of which it writes bounds right.
 

@@ -132,6 +132,7 @@ def footer_facts(
     found: list[LeafStats] = []
     kinds: list[LogicalType] = []
     doubts: list[str | None] = []
+    doubt_of: dict[int, str] = {}  # by the identity of a leaf, which files of one writer share
     unknown = LeafStats()
     for find, read in product(columns, footers):
         statistics, file_kind, doubt = unknown, kind, ""
@@ -144,7 +145,10 @@ def footer_facts(
                 statistics = LeafStats(footer.row_count, 0 if kind.kind in FLOATING else None, size)
             else:
                 leaf = footer.leaves[position]
-                statistics, file_kind, doubt = stats, leaf.logical_type, leaf.doubt
+                statistics, file_kind = stats, leaf.logical_type
+                if id(leaf) not in doubt_of:
+                    doubt_of[id(leaf)] = leaf.doubt
+                doubt = doubt_of[id(leaf)]
                 if leaf.untyped:
                     statistics = LeafStats(footer.row_count, stats.nan_count, stats.size_bytes)
         found.append(statistics)
