@@ -74,7 +74,9 @@ def say_left_out(headers: Sequence[str]) -> None:
 
 def tell_json(rows: Iterable[object]) -> None:
     """Prints JSON values as an array on standard output, one per line."""
-    tell("[" + ",".join("\n" + json.dumps(row, ensure_ascii=False) for row in rows) + "\n]")
+    from flight_server.present.render import plain  # it loads pyarrow
+
+    tell("[" + ",".join("\n" + json.dumps(plain(row), ensure_ascii=False) for row in rows) + "\n]")
 
 
 @contextmanager

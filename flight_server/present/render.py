@@ -11,13 +11,15 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
 from enum import StrEnum
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
 from flight_server.present.text import write_text
 from flight_server.views.numbers import number
 
+IDS: Final = frozenset({"snapshot_id", "parent_snapshot_id", "distribution_snapshot_id", "sequence_number"})
+"""Ids of 64 bits, which are texts in JSON: readers that hold numbers as floats round what is above 2^53."""
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBER = re.compile(
     r"[+-](?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|Infinity"
@@ -64,8 +66,7 @@ def _write_json(batches: Iterable[pa.RecordBatch], out: BinaryIO) -> None:
     out.write(b"[")
     separator = b"\n"
     for row in (row for batch in batches for row in batch.to_pylist()):
-        values = {name: plain(value) for name, value in row.items()}
-        out.write(separator + json.dumps(values, ensure_ascii=False, allow_nan=False).encode())
+        out.write(separator + json.dumps(plain(row), ensure_ascii=False, allow_nan=False).encode())
         separator = b",\n"
     out.write(b"\n]\n")
 
@@ -91,7 +92,7 @@ def _csv_field(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value for JSON: times in ISO 8601, bytes in base64, NaN and infinities by name."""
+    """A value for JSON: times in ISO 8601, bytes in base64, NaN and infinities by name, ids of `IDS` as texts."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, datetime):
@@ -103,8 +104,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
+        return {str(name): _id(item) if name in IDS else plain(item) for name, item in value.items()}
     return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _id(value: Any) -> Any:
+    return str(value) if isinstance(value, int) else plain(value)
 
 
 # Text.

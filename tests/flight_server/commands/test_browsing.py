@@ -90,8 +90,8 @@ def test_show_fails_for_an_unknown_table_or_snapshot(server, run):
 
 def test_diff_lists_changes_and_fail_on_sets_the_status(server, run, monkeypatch):
     answers = {
-        0: [column_row(min="0", max="99", ndv=100.0), column_row(column_id=2, column_name="gone")],
-        2: [column_row(min="0", max="149", ndv=120.0), column_row(column_id=3, column_name="new")],
+        0: [column_row(min="0", max="99", ndv=100.0, ndv_exact=True), column_row(column_id=2, column_name="gone")],
+        2: [column_row(min="0", max="149", ndv=120.0, ndv_exact=True), column_row(column_id=3, column_name="new")],
     }
     tables = {at: KEY | {"snapshot_id": at, "row_count": rows} for at, rows in ((0, 100), (2, 120))}
     do_get = server.do_get
@@ -163,9 +163,9 @@ def test_history_is_in_commit_order(server, run):
     assert "row_count       ▆█▄  50,000,001 → 30,000,001\n" in err
     printed = json.loads(run("history", NAME, "id", "--format", "json")[1])
     assert [(row["snapshot_id"], row["max"], row["mean"]) for row in printed] == [
-        (5, "50", 7.5),
-        (7, "70", 10.5),
-        (3, "30", 4.5),
+        ("5", "50", 7.5),
+        ("7", "70", 10.5),
+        ("3", "30", 4.5),
     ]
     assert run("history", NAME, "id", "--format", "csv")[1].startswith("snapshot_id,committed_at,row_count")
 
@@ -193,7 +193,7 @@ def test_history_by_name_is_of_the_column_that_has_the_name_now(server, run):
     server.rows("information_schema.columns", *(KEY | {"column_id": i, "column_name": name} for i, name in now))
 
     def snapshots(column):
-        return [row["snapshot_id"] for row in json.loads(run("history", NAME, column, "--format", "json")[1])]
+        return [int(row["snapshot_id"]) for row in json.loads(run("history", NAME, column, "--format", "json")[1])]
 
     assert (snapshots("id"), snapshots("old"), snapshots("#1")) == ([], [1, 2], [1, 2])
     server.rows("information_schema.columns", KEY | {"column_id": 1, "column_name": "old"})
