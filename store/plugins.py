@@ -1,7 +1,7 @@
 """Implementations by name: the built-in ones, which need no installation, and those of installed packages.
 
-This is the only loader of plug-ins: of engines, formats, homes and stores. One that cannot be loaded, whatever it
-raises, is named once in the log of each process that needs it, and disturbs nothing else.
+This is the only loader of plug-ins: of engines, formats, readers, homes and stores. One that cannot be loaded, whatever
+it raises, is named once in the log of each process that needs it, and disturbs nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Broken:
     """A plug-in of another package that cannot be loaded.
 
     Attributes:
-        noun: What it would be: engine, format, home or store.
+        noun: What it would be: engine, format, reader, home or store.
         name: Its name among those.
         package: Name and version of the distribution that installed it.
         reason: The error, of one line.

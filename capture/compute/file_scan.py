@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from capture.compute import kernels
 from capture.compute.partial import ALL, FIELD_TYPES, Partial, SketchSelection
-from capture.compute.readers import base, tasks
+from capture.compute.readers import tasks
+from capture.connectors import task_readers as base
 from capture.connectors.spi import ScanColumn, ScanTask
 from store.model import logical_types, sketches
 from store.model.errors import StatflightError

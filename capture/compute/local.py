@@ -17,10 +17,10 @@ from typing import Final
 
 from capture.compute.file_scan import Answer, Numbered, Work
 from capture.compute.pieces import scan
-from capture.compute.readers.base import footer
 from capture.connectors.progress import one_at_a_time
 from capture.connectors.spi import ScanTask
 from capture.connectors.storage.places import open_place
+from capture.connectors.task_readers import footer
 from store.model.names import dotted_name
 
 CORES: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from capture.compute import file_scan
 from capture.compute.file_scan import LOCAL, Answer, Numbered, Work
 from capture.compute.fold import Fold
-from capture.compute.readers.base import footer
 from capture.connectors.spi import ScanTask
+from capture.connectors.task_readers import footer
 from store.model import logical_types
 from store.model.logical_types import Kind, LogicalType
 

@@ -24,8 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.compute.readers.base import footer
 from capture.connectors.spi import NativeStats, ScanTask
+from capture.connectors.task_readers import footer
 from capture.spec import Budget
 from store.model import bounds
 from store.model.logical_types import Kind, LogicalType

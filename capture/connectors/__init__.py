@@ -1,6 +1,7 @@
-"""Connectors by format: `open_connector` opens the one of a configuration.
+"""Connectors by format, which `open_connector` opens, and readers of data files by the names that scan tasks use.
 
-Formats are the built-in ones, which need no installation, and the entry points of group `statflight.connectors`.
+Both are the built-in ones, which need no installation, and the entry points of the groups `statflight.connectors` and
+`statflight.readers`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,16 @@ FORMATS: Final = Plugins(
         "lance": "capture.connectors.lance.connector:LanceConnector",
         "paimon": "capture.connectors.paimon.connector:PaimonConnector",
         "parquet": "capture.connectors.parquet.connector:ParquetConnector",
+    },
+)
+READERS: Final = Plugins(
+    group="statflight.readers",
+    field="reader",
+    noun="reader",
+    built_in={
+        "lance": "capture.connectors.lance.reader:LanceReader",
+        "paimon": "capture.connectors.paimon.reader:PaimonReader",
+        "parquet": "capture.compute.readers.parquet:ParquetReader",
     },
 )
 

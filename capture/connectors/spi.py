@@ -272,7 +272,7 @@ class EqualityDelete:
 class ScanTask:
     """One file (or fragment) to scan; picklable and self-contained, so that an executor can run it.
 
-    `reader` names the reader in `capture.compute.readers` ("parquet", "lance", "paimon"). `deleted_rows` has the
+    `reader` names the reader of the file: "parquet", or one of `capture.connectors.READERS`. `deleted_rows` has the
     ascending positions (int64) of deleted rows. `fingerprint` changes whenever the live rows may: it covers path, size
     and deletes.
     """

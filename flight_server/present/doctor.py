@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from capture.connectors import FORMATS
+from capture.connectors import FORMATS, READERS
 from capture.engines import ENGINES
 from capture.homes import HOMES
 from capture.spark.java import MIN_VERSION, java_home, java_version
@@ -100,7 +100,7 @@ def java() -> Finding:
 
 def plugins() -> Iterator[Finding]:
     """Findings on the plug-ins of other packages that are installed here; each is loaded."""
-    for kind in (ENGINES, FORMATS, HOMES, STORES):
+    for kind in (ENGINES, FORMATS, READERS, HOMES, STORES):
         for point, made in kind.each():
             if isinstance(made, Broken):
                 yield Finding(False, kind.noun, str(made), f"mend or remove {made.package}", is_broken=True)

@@ -12,18 +12,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from capture.compute.readers.base import READ_ERRORS, ColumnValues, TaskReader, constant, error_text
 from capture.connectors.column_values import DeletedKeys, Mask, leaf, plain
 from capture.connectors.footers import writers
 from capture.connectors.footers.leaf_types import leaves_of, writer_of
 from capture.connectors.footers.metadata import ENCRYPTED, ParquetMetadata, parsed, read_metadata
 from capture.connectors.spi import COUNTED, ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place
+from capture.connectors.task_readers import (
+    BLOCK_BYTES,
+    READ_ERRORS,
+    ColumnValues,
+    TaskReader,
+    constant,
+    error_text,
+)
 from store.model import logical_types
 from store.model.logical_types import Kind, LogicalType
 from store.model.names import column_key, dotted_name
 
-BLOCK_BYTES: Final = 32 << 20  # uncompressed bytes of columns that are read together
 _LOCAL_BLOCK_BYTES: Final = 4 << 20  # for local files: reads have no latency, and small blocks stay in the CPU cache
 _DICTIONARY_BYTES: Final = 4  # encoded bytes per value up to which a string column is read as a dictionary
 _TEXTS: Final = (LogicalType(Kind.STRING), LogicalType(Kind.BINARY))

@@ -1,4 +1,4 @@
-"""Opens the file of a scan task with the reader for its format.
+"""Opens the file of a scan task with the reader that the task names (`capture.connectors.READERS`).
 
 If a file cannot be opened, `UpstreamError` names it by its path in the lake.
 """
@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from capture.compute.readers.base import READ_ERRORS, TaskReader, error_text, materialised
-from capture.compute.readers.libraries import LanceReader, PaimonReader
-from capture.compute.readers.parquet import ParquetReader
+from capture.connectors import READERS
 from capture.connectors.progress import reading
 from capture.connectors.spi import ScanColumn, ScanTask
+from capture.connectors.task_readers import READ_ERRORS, TaskReader, error_text, materialised
 from store.model.errors import StatflightError, UpstreamError
 
 
@@ -25,18 +24,12 @@ def open_task(task: ScanTask) -> TaskReader:
     """
     reading(task.file_path)
     try:
-        match task.reader:
-            case "parquet":
-                return ParquetReader(task)
-            case "lance":
-                return LanceReader(task)
-            case "paimon":
-                return PaimonReader(task)
+        reader: type[TaskReader] = READERS.load(task.reader)
+        return reader(task)
     except READ_ERRORS as error:
         raise UpstreamError(f'file "{task.file_path}": {error_text(error, task)}') from None
     except StatflightError as error:
         raise UpstreamError(f'file "{task.file_path}": {error}') from None
-    raise UpstreamError(f'file "{task.file_path}": no reader for "{task.reader}"')
 
 
 def read(task: ScanTask, columns: Sequence[ScanColumn]) -> Iterator[tuple[ScanColumn, pa.ChunkedArray]]:

@@ -16,9 +16,9 @@ from capture.compute import fold, local, sampling
 from capture.compute.file_scan import LOCAL, Answer, Numbered, Work
 from capture.compute.fold import Known
 from capture.compute.pieces import Pieces
-from capture.compute.readers.base import GONE
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import NativeStats, ScanTask
+from capture.connectors.task_readers import GONE
 from capture.engines.compute.choice import Choice, choose
 from capture.engines.compute.contradictions import stated_files, summary, warn
 from capture.engines.compute.plan import Plan, passes, plan_of

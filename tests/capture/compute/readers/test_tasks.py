@@ -11,7 +11,8 @@ import pytest
 
 from capture.compute.file_scan import Work, from_batch, scan, to_batch
 from capture.compute.partial import SketchSelection
-from capture.compute.readers import base, libraries, parquet, tasks
+from capture.compute.readers import parquet, tasks
+from capture.connectors import column_values
 from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
 from store.model import sketches
 from store.model.errors import UpstreamError
@@ -320,7 +321,7 @@ def test_columns_of_a_lance_fragment_are_read_a_hundred_at_a_time(tmp_path, lanc
 
 def test_large_columns_of_a_lance_fragment_are_read_apart(tmp_path, lance_reads, monkeypatch):
     """The block of columns in memory is bounded, whatever their types."""
-    monkeypatch.setattr(libraries, "BLOCK_BYTES", 200_000)
+    monkeypatch.setattr("capture.connectors.lance.reader.BLOCK_BYTES", 200_000)
     texts = [f"{number:0100}" for number in range(1000)]
     rows = pa.table({f"i{at}": range(1000) for at in range(30)} | {f"s{at}": texts for at in range(5)})
     columns = tuple(ScanColumn(at + 1, name, "INT", name) for at, name in enumerate(rows.column_names))
@@ -359,5 +360,5 @@ class CountedTable:
 
 def test_columns_of_a_wide_table_are_taken_once_each():
     table = CountedTable(pa.table({f"c{number}": [number] for number in range(300)}))
-    assert [base.leaf(table, f"c{number}")[0].as_py() for number in range(300)] == list(range(300))
+    assert [column_values.leaf(table, f"c{number}")[0].as_py() for number in range(300)] == list(range(300))
     assert table.taken == 300

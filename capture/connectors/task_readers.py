@@ -1,4 +1,4 @@
-"""Common parts of the readers of scan tasks: protocol and column values.
+"""The interface of the readers of scan tasks, which come by name (`connectors.READERS`), and their common parts.
 
 A task is one file or fragment. Readers return live rows only, and hold one block of columns in memory at a time. If a
 column cannot be read, its values have an `error`; the others are still returned.
@@ -40,7 +40,9 @@ class ColumnValues:
 
 
 class TaskReader(Protocol):
-    """An opened task.
+    """An opened task. Its class is called with the task, and opens the file.
+
+    An error of the file is one of READ_ERRORS or a StatflightError; that of a column is in its `ColumnValues`.
 
     Attributes:
         rows: Live rows of the row groups that are read.
@@ -49,6 +51,8 @@ class TaskReader(Protocol):
 
     rows: int
     row_groups: int
+
+    def __init__(self, task: ScanTask) -> None: ...
 
     def columns(self, wanted: Sequence[ScanColumn]) -> Iterator[ColumnValues]:
         """Reads columns.
@@ -73,6 +77,9 @@ def constant(column: ScanColumn, rows: int) -> ColumnValues:
     array = column.constant if column.constant is not None else pa.nulls(1)
     return ColumnValues(column, pa.chunked_array([array[: min(rows, 1)]]), max(rows, 1))
 
+
+BLOCK_BYTES: Final = 32 << 20
+"""Uncompressed bytes of columns that a reader holds in memory together."""
 
 GONE: Final = "no such file"
 """Part of the text of the errors of files that do not exist."""
