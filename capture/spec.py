@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from store.model import logical_types, statistics
 from store.model.logical_types import NUMERIC
-from store.model.statistics import Group
+from store.model.statistics import StatisticGroup
 from store.model.targets import Target, TargetKind
 
 PARTITIONED: Final = (TargetKind.TABLE, TargetKind.COLUMN)  # targets that can be limited to partitions
@@ -120,11 +120,11 @@ def value_text(value: Any) -> str | None:
 _FIELDS_OF: Final = {kind: statistics.answering(kind) for kind in statistics.KINDS}
 _OF_VALUES: Final = frozenset(each.kind for each in statistics.SCALARS if each.of_values)
 _ZERO_WITHOUT: Final = {
-    each.kind: each.types for each in statistics.SCALARS if each.types and each.group is Group.COUNTS
+    each.kind: each.types for each in statistics.SCALARS if each.types and each.group is StatisticGroup.COUNTS
 }
 """Kinds that count what other types do not have: there are none."""
 _IMPOSSIBLE_WITHOUT: Final = {"HISTOGRAM": NUMERIC} | {
-    each.kind: each.types for each in statistics.SCALARS if each.types and each.group is not Group.COUNTS
+    each.kind: each.types for each in statistics.SCALARS if each.types and each.group is not StatisticGroup.COUNTS
 }
 """Kinds that other types do not have."""
 

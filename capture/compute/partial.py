@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from store.model.logical_types import Kind, LogicalType
-from store.model.statistics import BY_NAME, INT, Group, Merge
+from store.model.statistics import BY_NAME, INT, Merge, StatisticGroup
 
 _WIDTHS: Final = {
     Kind.BOOLEAN: 1,
@@ -128,7 +128,7 @@ _RULES: Final = {name: OWN[name][1] if name in OWN else BY_NAME[name].merge for 
 FIELD_TYPES: Final = {name: OWN[name][0] if name in OWN else BY_NAME[name].type for name in _FIELDS}
 """Field → Arrow type, in the order of the fields."""
 
-AS_IS: Final = tuple(name for name in _FIELDS if name not in OWN and BY_NAME[name].group is Group.DISTRIBUTION)
+AS_IS: Final = tuple(name for name in _FIELDS if name not in OWN and BY_NAME[name].group is StatisticGroup.DISTRIBUTION)
 """Statistics that a record has just as the partial has them, whatever part of the rows was read."""
 
 

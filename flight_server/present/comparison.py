@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from flight_server.present.column_labels import labels
 from flight_server.views.table_summary import Row, TableSummary
-from store.model.statistics import STATISTICS, Group, names
+from store.model.statistics import STATISTICS, StatisticGroup, names
 
-OF_TABLE: Final = ("row_count", *names(lambda each: each.group is Group.TABLE and each.is_shown, STATISTICS))
+OF_TABLE: Final = ("row_count", *names(lambda each: each.group is StatisticGroup.TABLE and each.is_shown, STATISTICS))
 OF_COLUMN: Final = (
     "logical_type",
     *names(lambda each: each.is_shown and not each.is_precision and each.name not in OF_TABLE),

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from store.model import statistics
-from store.model.statistics import BOOL, FLOAT, INT, TEXT, Group
+from store.model.statistics import BOOL, FLOAT, INT, TEXT, StatisticGroup
 
 BYTES = pa.binary()
 INSTANT = pa.timestamp("us", "UTC")
@@ -47,8 +47,8 @@ RECORDED: Final = {
 }
 DERIVED: Final = {"freshness": TEXT, "usable_for": TEXT}
 PROVENANCE: Final = RECORDED | DERIVED
-COUNTS: Final = statistics.names(lambda each: each.group is Group.COUNTS)
-DISTRIBUTION: Final = statistics.names(lambda each: each.group is Group.DISTRIBUTION)
+COUNTS: Final = statistics.names(lambda each: each.group is StatisticGroup.COUNTS)
+DISTRIBUTION: Final = statistics.names(lambda each: each.group is StatisticGroup.DISTRIBUTION)
 """The two groups of a record's statistics, each of which is served from the newest record that has it."""
 
 DISTRIBUTION_LABELS: Final = {"distribution_snapshot_id": INT, "distribution_freshness": TEXT}
@@ -149,11 +149,14 @@ _ADBC_SCHEMA = pa.struct(
 _TABLE_KEY = {"table_catalog": TEXT, "table_schema": TEXT, "table_name": TEXT}
 _CONSTRAINT = {"constraint_catalog": TEXT, "constraint_schema": TEXT, "constraint_name": TEXT}
 
+_OF_TABLES: Final = {each.name: each.type for each in statistics.STATISTICS if each.group is StatisticGroup.TABLE}
+
 _ALL: Final = [
     _stats(
         "stats.tables",
         "Rows, files and bytes of a table at a snapshot",
-        {"row_count": INT} | {each.name: each.type for each in statistics.STATISTICS if each.group is Group.TABLE},
+        {"row_count": INT}
+        | {each.name: each.type for each in statistics.STATISTICS if each.group is StatisticGroup.TABLE},
     ),
     _stats(
         "stats.columns",

@@ -20,7 +20,7 @@ from store.model.logical_types import FLOATING, MEASURED, Kind
 TEXT, INT, FLOAT, BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
 
-class Group(StrEnum):
+class StatisticGroup(StrEnum):
     """Statistics that a record has, or inherits, together."""
 
     COUNTS = "counts"
@@ -51,7 +51,7 @@ class Limit(Enum):
 
 @dataclass(frozen=True)
 class Statistic:
-    """A statistic of a column, expression or group of columns; in `Group.TABLE`, of a table.
+    """A statistic of a column, expression or group of columns; in `StatisticGroup.TABLE`, of a table.
 
     Attributes:
         name: Column of the flights.
@@ -74,7 +74,7 @@ class Statistic:
 
     name: str
     type: pa.DataType
-    group: Group
+    group: StatisticGroup
     kind: str
     merge: Merge
     limit: Limit = Limit.NONE
@@ -99,7 +99,7 @@ class Statistic:
         return self.type in (INT, FLOAT)
 
 
-_COUNTS, _DISTRIBUTION, _TABLE = Group.COUNTS, Group.DISTRIBUTION, Group.TABLE
+_COUNTS, _DISTRIBUTION, _TABLE = StatisticGroup.COUNTS, StatisticGroup.DISTRIBUTION, StatisticGroup.TABLE
 
 STATISTICS: Final = (
     Statistic("row_count", INT, _COUNTS, "ROW_COUNT", Merge.SUM, Limit.COUNT, unit="rows", label="rows"),
@@ -199,7 +199,7 @@ STATISTICS: Final = (
     ),
 )
 BY_NAME: Final = {statistic.name: statistic for statistic in STATISTICS}
-SCALARS: Final = tuple(each for each in STATISTICS if each.group is not Group.TABLE)
+SCALARS: Final = tuple(each for each in STATISTICS if each.group is not StatisticGroup.TABLE)
 """Statistics of columns, expressions and groups of columns."""
 
 KINDS: Final = tuple(dict.fromkeys(each.kind for each in STATISTICS))
@@ -221,7 +221,7 @@ def answering(kind: str) -> tuple[str, ...]:
     return names(lambda each: each.kind == kind and not each.of, STATISTICS)
 
 
-COUNTED: Final = names(lambda each: each.merge is Merge.SUM and each.group is Group.COUNTS)
+COUNTED: Final = names(lambda each: each.merge is Merge.SUM and each.group is StatisticGroup.COUNTS)
 """Numbers of rows, nulls and NaNs."""
 
 PER_VALUE: Final = names(lambda each: each.per_value)

@@ -5,7 +5,7 @@ import pytest
 from capture.compute.partial import FIELD_TYPES, OWN
 from store.model import statistics
 from store.model.schemas import FLIGHTS
-from store.model.statistics import BY_NAME, SCALARS, STATISTICS, Group, Limit
+from store.model.statistics import BY_NAME, SCALARS, STATISTICS, Limit, StatisticGroup
 
 
 def test_names_are_declared_once():
@@ -38,7 +38,7 @@ def test_flights_have_every_statistic_with_its_type(flight):
 
 
 def test_tables_have_their_statistics():
-    of_tables = [each.name for each in STATISTICS if each.group is Group.TABLE]
+    of_tables = [each.name for each in STATISTICS if each.group is StatisticGroup.TABLE]
     assert FLIGHTS["stats.tables"].payload == ("row_count", *of_tables)
 
 
