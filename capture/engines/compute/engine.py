@@ -6,39 +6,34 @@ A table's statistics are merged from those of its live files, so unchanged files
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from capture.compute import fold, local, sampling
-from capture.compute.file_scan import LOCAL, Answer, Numbered, Work
+from capture.compute.file_scan import LOCAL, Answer
 from capture.compute.fold import Known
-from capture.compute.pieces import Pieces
 from capture.compute.stat_rows import Coverage, Rows
-from capture.connectors.spi import NativeStats, ScanTask
+from capture.connectors.spi import ScanTask
 from capture.connectors.task_readers import GONE
 from capture.engines.compute.choice import Choice, choose
 from capture.engines.compute.contradictions import stated_files, summary, warn
 from capture.engines.compute.plan import Plan, passes, plan_of
+from capture.engines.compute.runner import Runner
+from capture.engines.compute.selections import Whole, selection_of
 from capture.engines.compute.table_scan import Key, ScanProgress, TableScan, sketches_of
-from capture.engines.native.rollup import known_scalars
-from capture.spark import expressions, job, language
+from capture.spark import expressions, language
 from capture.spark.job import SPARK
 from capture.spark.session import Spark
-from capture.spec import Budget, Engine, FileSketches, Sampling, impossible
+from capture.spec import Engine, FileSketches, Sampling, impossible
 from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Mode, Outcome, Sink
 from store.model import logical_types
-from store.model.errors import Cancelled, StatflightError
+from store.model.errors import Cancelled
 from store.model.logical_types import HASHED, NESTED, Kind
 from store.model.statistics import SCALARS
 from store.model.targets import NO_COLUMN, TargetKind
 
-SAMPLE_SHARE: Final = 0.1  # of the rows of a table, in a sample without a budget
 _FLUSH_ROWS: Final = 4000
-_THREADED_CELLS: Final = 100_000  # below, threads cost more than they save
-_PIECES_PER_CORE: Final = 4  # with fewer files per core, large ones are divided among the cores
 
 _COLUMN_KINDS: Final = frozenset({each.kind for each in SCALARS} | {"HISTOGRAM", "MCV"})
 
@@ -111,18 +106,10 @@ class ComputeEngine(CaptureEngine):
         results: dict[int, CaptureResult] = {}
         batches: dict[tuple[object, ...], list[int]] = {}
         for at, request in enumerate(requests):
-            if reason := self.supports(request) or _uncapturable(request):
-                results[at] = self._result(request, Outcome.UNCAPTURABLE, reason)
-            elif reason := _unknown(request):
-                results[at] = self._result(request, Outcome.DEGRADED, reason, {"retryable": False})
+            if refused := self._refused(request):
+                results[at] = refused
             else:
-                # Each expression is a separate job, because Spark may reject it.
-                expression_id = request.target.storage_id if request.target.kind is TargetKind.EXPRESSION else ""
-                spec = request.spec
-                how = (request.mode, spec.sampling, spec.budget, spec.partitions, spec.engine)
-                # Containers have no sketches, by which the stored results of other columns are found.
-                key = (*request.table.key.values(), *how, expression_id, _is_container(request))
-                batches.setdefault(key, []).append(at)
+                batches.setdefault(_batch_of(request), []).append(at)
         for done, places in enumerate(batches.values()):
             requested = [requests[at] for at in places]
             try:
@@ -138,107 +125,90 @@ class ComputeEngine(CaptureEngine):
             results |= zip(places, answers, strict=True)
         return [results[at] for at in range(len(requests))]
 
+    def _refused(self, request: CaptureRequest) -> CaptureResult | None:
+        """The result of a request that cannot be captured at all; else None."""
+        if reason := self.supports(request) or _uncapturable(request):
+            return self._result(request, Outcome.UNCAPTURABLE, reason)
+        if reason := _unknown(request):
+            return self._result(request, Outcome.DEGRADED, reason, {"retryable": False})
+        return None
+
     def close(self) -> None:
         """Stops Spark, if it was started."""
         self.spark.stop()
 
     def _capture(
-        self,
-        requests: Sequence[CaptureRequest],
-        sink: Sink,
-        progress: Callable[[float, str], None],
-        plan: Plan | None = None,
+        self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
     ) -> list[CaptureResult]:
         """Captures requests of one table, snapshot, mode and sampling in one pass over the files, or in one for each
-        part of the columns.
+        part of the columns."""
+        begun = time.monotonic()
+        table, spec = requests[0].table, requests[0].spec
+        scan = TableScan(requests, self.file_sketches)
+        rows = Rows(table, LOCAL, requests[0].mode)
+        progress(0.0, f"planning {table.schema}.{table.name}")
+        plan = plan_of(scan, spec.partitions)
+        return self._pass(_Pass(requests, scan, rows, plan, sink, progress, begun))
 
-        Args:
-            plan: That of the requests and others, if it is made already.
-        """
-        begun, first = time.monotonic(), requests[0]
-        scan, rows = TableScan(requests, self.file_sketches), Rows(first.table, LOCAL, first.mode)
-        if plan is None:
-            progress(0.0, f"planning {first.table.schema}.{first.table.name}")
-            plan = plan_of(scan, first.spec.partitions)
-        whole, notes = plan.tasks, list(plan.notes)
-        scan.rows_total, scan.files_total = plan.row_count, len(whole)
-        if len(parts := passes(requests, scan, len(whole), sink)) > 1:
-            return self._apart(requests, parts, sink, progress, plan)
-        native = self._metadata(scan, notes) if scan.sampled else None
-        draw = self._draw(first, scan, whole, native, notes)
-        seconds = None if draw is None else draw.budget.max_seconds
-        tasks = whole
-        if draw is not None:  # a timed sample adds tasks while it runs
-            tasks = draw.take() if seconds is None else []
-        known = self._known(scan, tasks, sink)
-        again = [request for request in requests if request.target.column_id in known.insufficient]
-        if again and len(again) < len(requests) and not scan.work.groups:
-            others = [request for request in requests if request.target.column_id not in known.insufficient]
-            return self._apart(requests, (others, again), sink, progress, plan)
-        reused = scan.reuse(tasks, known)
-        new = [(at, task) for at, task in enumerate(tasks) if at not in reused]
-        read = [task for _, task in new] if seconds is None else whole
-        scan.stated = stated_files(
-            first.table, native, read, [i for i in scan.work.column_ids if i in scan.leaves], notes
-        )
-        scanned = ScanProgress(progress)
-        scanned.start(tasks, reused)
-        choice = self._choice(first, scan, draw.rows_at_most if draw else sum(task.row_count for _, task in new), notes)
-        if draw and seconds is not None:
-            waves = self._timed(draw, tasks, scan.work, scanned.report, begun + seconds, choice)
-        else:
-            waves = self._waves(new, scan.work, scanned.report, choice, notes)
-        places = ((tasks[at].file_path, i) for at in reused for i in scan.work.column_ids)
-        for flight, stored in known.tables(places).items():
-            for start in range(0, len(stored), _FLUSH_ROWS):
-                sink.put(flight, rows.stored(stored[start : start + _FLUSH_ROWS]))
-        _fold(waves, scan, tasks, reused, rows, sink, scanned)
-        answered_by = rows.engine_id
-        if reused and not new and SPARK in known.engine_ids:
-            rows.engine_id = SPARK  # who computed it, not who had nothing left to read
-        if not first.spec.partitions:
-            if native is None and any(scan.errors.values()):
-                self._metadata(scan, [])  # may have the bounds of files that could not be read
-            scan.finish(whole, rows)
-        else:  # a part of the table gives no record of the whole
-            scan.withdraw(rows)
-        _flush(rows, sink)
-        warn(first.table, scan.contradictions)
-        reason = choice.reason + (f"; {len(reused)} of {scan.files_total} files were known" if reused else "")
-        attributes = _attributes(scan, answered_by, draw) | {"files_reused": len(reused)}
-        return [self._answer(request, scan, notes, attributes, answered_by, reason) for request in requests]
+    def _pass(self, one: _Pass) -> list[CaptureResult]:
+        """Captures the requests of one pass, or of the passes into which it is to be divided."""
+        scan, plan = one.scan, one.plan
+        scan.rows_total, scan.files_total = plan.row_count, len(plan.tasks)
+        parts = passes(one.requests, scan, len(plan.tasks), one.sink)
+        if len(parts) > 1:
+            return self._apart(one, parts)
+        selection = selection_of(one.first.spec, scan, plan, one.begun, one.notes)
+        known = scan.stored(selection.tasks, one.sink, (LOCAL, SPARK))
+        again = [request for request in one.requests if request.target.column_id in known.insufficient]
+        if again and len(again) < len(one.requests) and not scan.work.groups:
+            others = [request for request in one.requests if request.target.column_id not in known.insufficient]
+            return self._apart(one, (others, again))
+        return self._read(one, selection, known)
 
-    def _known(self, scan: TableScan, tasks: Sequence[ScanTask], sink: Sink) -> Known:
-        """The results that the store has of the tasks' files; a sample uses none, nor does a scan of groups."""
-        if scan.sampled or scan.work.groups or not tasks or not scan.work.column_ids:
-            return Known()
-        uncut = scan.work.column_ids if self.file_sketches is FileSketches.FULL else scan.uncut
-        engines, work = (LOCAL, SPARK), scan.work
-        return fold.known(sink, scan.table, engines, tasks, scan.types, work.column_ids, work.wanted, uncut)
-
-    def _choice(self, request: CaptureRequest, scan: TableScan, rows: int, notes: list[str]) -> Choice:
-        """Chooses where data is read, given the greatest number of rows to read."""
-        engine = request.spec.engine or self.engine
-        choice = choose(engine, self._asked(request), rows, len(scan.types), self.spark, self.inline_max_cells)
-        if choice.note:
-            notes.append(choice.note)
-        return choice
-
-    def _apart(
-        self,
-        requests: Sequence[CaptureRequest],
-        parts: Sequence[Sequence[CaptureRequest]],
-        sink: Sink,
-        progress: Callable[[float, str], None],
-        plan: Plan,
-    ) -> list[CaptureResult]:
+    def _apart(self, one: _Pass, parts: Sequence[Sequence[CaptureRequest]]) -> list[CaptureResult]:
         """Captures parts of the columns, each in a pass of its own: those of which files are read again, so that others
         are not read; or as many as memory has room for what is stored of them."""
         results: dict[int, CaptureResult] = {}
         for done, part in enumerate(parts):
-            answers = self._capture(part, sink, _of_part(progress, done, len(parts)), plan)
+            scan = TableScan(part, self.file_sketches)
+            rows = Rows(scan.table, LOCAL, part[0].mode)
+            progress = _of_part(one.progress, done, len(parts))
+            answers = self._pass(_Pass(part, scan, rows, one.plan, one.sink, progress, time.monotonic()))
             results |= zip(map(id, part), answers, strict=True)
-        return [results[id(request)] for request in requests]
+        return [results[id(request)] for request in one.requests]
+
+    def _read(self, one: _Pass, selection: Whole, known: Known) -> list[CaptureResult]:
+        """Reads the files of a selection, except those with stored results, and puts the rows that follow from both."""
+        scan, rows, tasks = one.scan, one.rows, selection.tasks
+        reused = scan.reuse(tasks, known)
+        new = [(at, task) for at, task in enumerate(tasks) if at not in reused]
+        leaves = [i for i in scan.work.column_ids if i in scan.leaves]
+        scan.stated = stated_files(scan.table, selection.native, selection.compared(new), leaves, one.notes)
+        scanned = ScanProgress(one.progress)
+        scanned.start(tasks, reused)
+        choice = self._choice(one, selection.rows_at_most(new))
+        runner = Runner(self.spark, choice, scan.work, scanned.report, one.notes)
+        waves = selection.waves(new, runner)
+        _put_stored(one, known, [tasks[at] for at in reused])
+        _fold(one, waves, tasks, reused, scanned)
+        answered_by = rows.engine_id
+        if reused and not new and SPARK in known.engine_ids:
+            rows.engine_id = SPARK  # who computed it, not who had nothing left to read
+        selection.finish(rows)
+        _flush(rows, one.sink)
+        warn(scan.table, scan.contradictions)
+        reason = choice.reason + (f"; {len(reused)} of {scan.files_total} files were known" if reused else "")
+        attributes = _attributes(scan, answered_by, selection.ended_by) | {"files_reused": len(reused)}
+        answers = [self._answer(request, one, attributes) for request in one.requests]
+        return [replace(answer, engine_id=answered_by, reason=reason) for answer in answers]
+
+    def _choice(self, one: _Pass, rows: int) -> Choice:
+        """Chooses where data is read, given the greatest number of rows to read."""
+        engine, asked = one.first.spec.engine or self.engine, self._asked(one.first)
+        choice = choose(engine, asked, rows, len(one.scan.types), self.spark, self.inline_max_cells)
+        if choice.note:
+            one.notes.append(choice.note)
+        return choice
 
     def _asked_of(self, request: CaptureRequest) -> str:
         """The engine id of what certainly runs in Spark, else of this process, which also hands work to Spark."""
@@ -248,103 +218,6 @@ class ComputeEngine(CaptureEngine):
     def _asked(self, request: CaptureRequest) -> str:
         """The engine of a request and who set it, for people."""
         return f"engine {request.spec.engine or self.engine} ({'requested' if request.spec.engine else 'the setting'})"
-
-    def _waves(
-        self, numbered: Sequence[Numbered], work: Work, report: Callable[[], None], choice: Choice, notes: list[str]
-    ) -> Iterator[list[Answer]]:
-        cells = sum(task.row_count for _, task in numbered) * len(work.column_ids)
-        threads = local.CORES if cells > _THREADED_CELLS else 1
-        if len(numbered) >= _PIECES_PER_CORE * (self.spark.cores if choice.on_spark else threads):
-            return self._computed(numbered, work, report, choice, notes, threads)
-        pieces = Pieces(numbered)
-        return pieces.joined(self._computed(pieces.tasks, work, report, choice, notes, threads))
-
-    def _computed(
-        self,
-        numbered: Sequence[Numbered],
-        work: Work,
-        report: Callable[[], None],
-        choice: Choice,
-        notes: list[str],
-        threads: int,
-    ) -> Iterator[list[Answer]]:
-        if choice.overlapped:
-            return job.overlapped(self.spark, numbered, work, report, notes)
-        if choice.on_spark:
-            return job.distributed(self.spark, numbered, work, report)
-        return local.computed(numbered, work, report, threads, few=len(numbered) < 2 * threads)
-
-    def _draw(
-        self,
-        request: CaptureRequest,
-        scan: TableScan,
-        tasks: Sequence[ScanTask],
-        native: NativeStats | None,
-        notes: list[str],
-    ) -> sampling.Draw | None:
-        """The draw of a sample; None without sampling."""
-        if not scan.sampled or not scan.rows_total:
-            return None
-        budget = request.spec.budget or Budget(max_rows=math.ceil(SAMPLE_SHARE * scan.rows_total))
-        if request.spec.sampling is Sampling.RANDOM_ROW_GROUP:
-            return sampling.Draw(tasks, sampling.random_points(fold.listing(tasks)), budget)
-        if native is None:
-            notes.append("sampled in the order of file names")
-        else:
-            tasks = sampling.by_metadata(tasks, native, scan.types)
-        return sampling.Draw(tasks, sampling.spread_points(), budget)
-
-    def _metadata(self, scan: TableScan, notes: list[str]) -> NativeStats | None:
-        """Reads native statistics and adds them to `scan`; None if they cannot be read."""
-        table, names = scan.table, frozenset(scan.table.names[i] for i in scan.types if i in scan.leaves)
-        try:
-            native = table.native_stats(names)
-            scan.known = known_scalars(native, table)
-            if native.row_count is not None:
-                scan.rows_total = native.row_count
-        except StatflightError as error:
-            notes.append(f"without bounds from metadata: {error}")
-            return None
-        return native
-
-    def _timed(
-        self,
-        draw: sampling.Draw,
-        tasks: list[ScanTask],
-        work: Work,
-        report: Callable[[], None],
-        deadline: float,
-        choice: Choice,
-    ) -> Iterator[list[Answer]]:
-        """Yields the answers of a sample until the deadline; appends the tasks of each wave to `tasks`.
-
-        The first wave always completes, so a sample is never empty. Later waves on Spark are cancelled at the
-        deadline, and their row groups are dropped.
-        """
-        choice = replace(choice, on_spark=choice.on_spark and not choice.overlapped, overlapped=False)
-        most = self.spark.cores if choice.on_spark else 1
-        count, first = most, True
-
-        def poll() -> None:
-            report()
-            if not first and time.monotonic() >= deadline:
-                raise _TimeIsUpError
-
-        begun = time.monotonic()
-        while chosen := draw.take(count, deadline):
-            if not first and time.monotonic() >= deadline:
-                draw.ended_by = "seconds"
-                return
-            numbered = list(enumerate(chosen, len(tasks)))
-            tasks += chosen
-            try:
-                yield from self._waves(numbered, work, poll, choice, [])
-            except _TimeIsUpError:
-                draw.ended_by = "seconds"
-                return
-            first, now = False, time.monotonic()
-            fits = int(0.8 * (deadline - now) / max(now - begun, 1e-3) * count)
-            begun, count = now, min(max(fits, most), 4 * count)
 
     def _expression(
         self, requests: Sequence[CaptureRequest], sink: Sink, progress: Callable[[float, str], None]
@@ -372,16 +245,9 @@ class ComputeEngine(CaptureEngine):
         captured = [self._result(request, Outcome.CAPTURED, "", attributes) for request in requests]
         return [replace(result, engine_id=SPARK, reason=reason) for result in captured]
 
-    def _answer(
-        self,
-        request: CaptureRequest,
-        scan: TableScan,
-        notes: Sequence[str],
-        attributes: dict[str, object],
-        engine_id: str,
-        reason: str,
-    ) -> CaptureResult:
-        key = _key(request)
+    def _answer(self, request: CaptureRequest, one: _Pass, attributes: dict[str, object]) -> CaptureResult:
+        """The result of a request after its pass; `attributes` are those of all its requests."""
+        key, scan = _key(request), one.scan
         errors, read = scan.errors[key], scan.read[key]
         attributes = attributes | {"files_read": read.files, "rows_read": read.rows, "bytes_read": read.size_bytes}
         if errors:
@@ -390,7 +256,7 @@ class ComputeEngine(CaptureEngine):
         if dependencies := scan.dependencies.get(key):
             attributes["dependencies"] = dependencies
         outcome = Outcome.DEGRADED if errors and not scan.folds[key].parts else Outcome.CAPTURED
-        details = [*notes]
+        details = [*one.notes]
         if request.target.column_id is not None:
             columns = request.table.by_id
             details += filter(None, [impossible(columns[request.target.column_id].logical_type, request.spec.kinds)])
@@ -400,8 +266,7 @@ class ComputeEngine(CaptureEngine):
         if errors:
             others = f" (and {len(errors) - 1} more of {scan.files_total} files)" if len(errors) > 1 else ""
             details.append(f"{errors[0]}{others}")
-        result = self._result(request, outcome, "; ".join(details), attributes)
-        return replace(result, engine_id=engine_id, reason=reason)
+        return self._result(request, outcome, "; ".join(details), attributes)
 
     def _result(
         self, request: CaptureRequest, outcome: Outcome, detail: str = "", attributes: dict[str, object] | None = None
@@ -410,8 +275,44 @@ class ComputeEngine(CaptureEngine):
         return CaptureResult(outcome, LOCAL, detail, attributes or {}, request.target, request.table)
 
 
-class _TimeIsUpError(Exception):
-    """Cancels the running wave of a timed sample."""
+@dataclass
+class _Pass:
+    """One pass over the files of a table, for requests of one snapshot, mode and sampling.
+
+    Attributes:
+        scan: The results so far.
+        rows: Those to put.
+        plan: The tasks of the table, for these requests and others.
+        begun: Reading of `time.monotonic()` from which seconds of a budget count.
+        notes: Notes for people, to which the pass adds.
+    """
+
+    requests: Sequence[CaptureRequest]
+    scan: TableScan
+    rows: Rows
+    plan: Plan
+    sink: Sink
+    progress: Callable[[float, str], None]
+    begun: float
+    notes: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.notes = list(self.plan.notes)
+
+    @property
+    def first(self) -> CaptureRequest:
+        """A request that stands for all in what they share."""
+        return self.requests[0]
+
+
+def _batch_of(request: CaptureRequest) -> tuple[object, ...]:
+    """Key of the requests that are captured together."""
+    target, spec = request.target, request.spec
+    # Each expression is a separate job, because Spark may reject it.
+    expression_id = target.storage_id if target.kind is TargetKind.EXPRESSION else ""
+    how = (request.mode, spec.sampling, spec.budget, spec.partitions, spec.engine)
+    # Containers have no sketches, by which the stored results of other columns are found.
+    return (*request.table.key.values(), *how, expression_id, _is_container(request))
 
 
 def _of_part(progress: Callable[[float, str], None], done: int, parts: int) -> Callable[[float, str], None]:
@@ -419,16 +320,23 @@ def _of_part(progress: Callable[[float, str], None], done: int, parts: int) -> C
     return lambda share, message: progress((done + share) / parts, message)
 
 
+def _put_stored(one: _Pass, known: Known, tasks: Iterable[ScanTask]) -> None:
+    """Puts the stored results of tasks again, as rows of this snapshot."""
+    places = ((task.file_path, i) for task in tasks for i in one.scan.work.column_ids)
+    for flight, stored in known.tables(places).items():
+        for start in range(0, len(stored), _FLUSH_ROWS):
+            one.sink.put(flight, one.rows.stored(stored[start : start + _FLUSH_ROWS]))
+
+
 def _fold(
+    one: _Pass,
     waves: Iterable[Sequence[Answer]],
-    scan: TableScan,
     tasks: Sequence[ScanTask],
     reused: Mapping[int, list[Answer]],
-    rows: Rows,
-    sink: Sink,
     scanned: ScanProgress,
 ) -> None:
     """Folds the answers of a scan together with the reused ones, which are given by task index."""
+    scan, rows = one.scan, one.rows
     by_task = dict(reused)
     for wave in waves:
         for answer in wave:
@@ -438,21 +346,21 @@ def _fold(
         scanned.done(by_task)
         scan.take(by_task, tasks, rows)
         if rows.pending >= _FLUSH_ROWS:
-            _flush(rows, sink)
+            _flush(rows, one.sink)
         scanned.report()
     scan.take(by_task, tasks, rows)
     assert not by_task, "a task without an answer"
 
 
-def _attributes(scan: TableScan, engine_id: str, draw: sampling.Draw | None) -> dict[str, Any]:
-    """How a table was read, for the caller."""
+def _attributes(scan: TableScan, engine_id: str, ended_by: str) -> dict[str, Any]:
+    """How a table was read, for the caller; `ended_by` is the limit that ended a sample."""
     attributes: dict[str, Any] = {
         "execution": "spark" if engine_id == SPARK else "inline",
         "files": scan.files_total,
     }
     if scan.sampled:
-        ended_by = (draw.ended_by if draw else "") or None
-        attributes["sample"] = {"method": str(scan.sampling), "rows_total": scan.rows_total, "ended_by": ended_by}
+        sample = {"method": str(scan.sampling), "rows_total": scan.rows_total, "ended_by": ended_by or None}
+        attributes["sample"] = sample
     return attributes
 
 

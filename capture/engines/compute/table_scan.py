@@ -18,7 +18,7 @@ from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import ScanTask
 from capture.engines.compute.contradictions import StatedFiles
 from capture.spec import FileSketches, Sampling
-from capture.spi import CaptureRequest
+from capture.spi import CaptureRequest, Sink
 from store.model import logical_types
 from store.model.freshness import WHOLE_TABLE
 from store.model.logical_types import Kind, LogicalType
@@ -95,6 +95,18 @@ class TableScan:
     def sampled(self) -> bool:
         """True if only some row groups are read."""
         return self.sampling is not Sampling.NONE
+
+    def stored(self, tasks: Sequence[ScanTask], sink: Sink, engine_ids: Sequence[str]) -> Known:
+        """The results that the store has of the tasks' files; a sample uses none, nor does a scan of groups.
+
+        Args:
+            engine_ids: Engines whose results are equal to those of a new scan.
+        """
+        work = self.work
+        if self.sampled or work.groups or not tasks or not work.column_ids:
+            return Known()
+        uncut = work.column_ids if self.file_sketches is FileSketches.FULL else self.uncut
+        return incremental.known(sink, self.table, engine_ids, tasks, self.types, work.column_ids, work.wanted, uncut)
 
     def reuse(self, tasks: Sequence[ScanTask], known: Known) -> dict[int, list[Answer]]:
         """Reuses stored results of files for which the store has all requested columns.
