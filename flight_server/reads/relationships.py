@@ -13,7 +13,7 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -123,44 +123,69 @@ class Relationships:
 
 
 def _rows(cursor: Connection, scope: ReadScope) -> Iterator[dict[str, Any]]:
+    """Rows of the flight: the declared keys, then the inferred ones of other columns."""
     at = ReadScope(scope.keys, current=True, any_dropped=scope.any_dropped, failing=scope.failing)
     known = _known(cursor, at)
     declared = _declared(cursor, at, known)
     judged: dict[tuple[Place, Place], bool] = {
         ((f, (i,)), (p, (j,))): dense for f, i, p, j, dense in cursor.execute(_PAIRS).fetchall()
     }
-    pairs = [*judged]
-    pairs += _pairs_of_groups([place for place in known if len(place[1]) > 1], known)
+    groups = [place for place in known if len(place[1]) > 1]
+    pairs = [*judged, *_pairs_of_groups(groups, known)]
     thetas = _thetas(cursor, at, list(dict.fromkeys(place for pair in [*declared, *pairs] for place in pair)))
-    found: defaultdict[Place, list[tuple[float, Place, Containment]]] = defaultdict(list)
+    found: defaultdict[Place, list[_Candidate]] = defaultdict(list)
     for values, key in pairs:
-        share = containment(thetas[values], thetas[key]) if values in thetas and key in thetas else None
+        share = _share_of(thetas, values, key)
         if share is None and judged.get((values, key)):
             share = Containment(1.0, 1.0, 1.0)  # by the bounds
-        if share is not None:
-            covered = min(known[values]["ndv"] * share.share / known[key]["row_count"], 1.0)
-            least = 0.0
-            if (
-                known[values]["is_key"]
-                and covered >= ALL_COVERED
-                and (known[values]["table_catalog"] != known[key]["table_catalog"] or values < key)
-            ):
-                continue  # a copy of the table in another lake; or two keys of the same values, of which one refers
-            if known[values]["logical_type"] in ("STRING", "UUID", "BINARY"):
-                least = ALL_COVERED if known[values]["is_key"] else COVERED
-            if share.share >= CONTAINED and covered >= least:
-                found[values].append((covered, key, share))
+        if share is not None and (candidate := _candidate(known, values, key, share)) is not None:
+            found[values].append(candidate)
     for values, key in declared:
-        share = containment(thetas[values], thetas[key]) if values in thetas and key in thetas else None
-        yield _row(known[values], known[key], "DECLARED", share)
+        yield _row(known[values], known[key], "DECLARED", _share_of(thetas, values, key))
         found.pop(values, None)
-    for values, keys in found.items():
-        best = [one for one in keys if one[0] >= 0.99 * max(covered for covered, _, _ in keys)]
-        for same in (("table_catalog", "table_schema"), ("table_catalog",)):  # rather than those of another lake's copy
-            near = [one for one in best if all(known[one[1]][n] == known[values][n] for n in same)]
-            best = near or best
-        for _, key, share in best:
-            yield _row(known[values], known[key], "INFERRED", share)
+    for values, candidates in found.items():
+        for best in _best(candidates, known, values):
+            yield _row(known[values], known[best.key], "INFERRED", best.share)
+
+
+class _Candidate(NamedTuple):
+    """A key to which a column may refer; `covered` is the share of the key's values that the column has."""
+
+    covered: float
+    key: Place
+    share: Containment
+
+
+def _share_of(thetas: Mapping[Place, sketches.Theta], values: Place, key: Place) -> Containment | None:
+    """Containment of a column in a key by their sketches; None if one has no sketch, or they cannot tell."""
+    return containment(thetas[values], thetas[key]) if values in thetas and key in thetas else None
+
+
+def _candidate(
+    known: Mapping[Place, dict[str, Any]], values: Place, key: Place, share: Containment
+) -> _Candidate | None:
+    """The key as a candidate of the column; None if the evidence is too weak, or they are copies of each other."""
+    of, to = known[values], known[key]
+    covered = min(of["ndv"] * share.share / to["row_count"], 1.0)
+    are_same = of["is_key"] and covered >= ALL_COVERED
+    if are_same and (of["table_catalog"] != to["table_catalog"] or values < key):
+        return None  # a copy of the table in another lake; or two keys of the same values, of which one refers
+    least = 0.0
+    if of["logical_type"] in ("STRING", "UUID", "BINARY"):
+        least = ALL_COVERED if of["is_key"] else COVERED
+    return _Candidate(covered, key, share) if share.share >= CONTAINED and covered >= least else None
+
+
+def _best(
+    candidates: Sequence[_Candidate], known: Mapping[Place, dict[str, Any]], values: Place
+) -> Sequence[_Candidate]:
+    """The candidates that the column covers best, of its own schema or lake rather than of another lake's copy."""
+    most = max(candidate.covered for candidate in candidates)
+    best = [candidate for candidate in candidates if candidate.covered >= 0.99 * most]
+    for same in (("table_catalog", "table_schema"), ("table_catalog",)):
+        near = [one for one in best if all(known[one.key][name] == known[values][name] for name in same)]
+        best = near or best
+    return best
 
 
 def _row(of: dict[str, Any], to: dict[str, Any], kind: str, share: Containment | None) -> dict[str, Any]:
