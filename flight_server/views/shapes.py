@@ -92,9 +92,8 @@ def bars(
         nothing for a type without a number line. Infinite values are left out (`infinite` has them).
     """
     buckets = [row for row in buckets if not {row["lower"], row["upper"]} & _INFINITE]
-    edges = [(position(row["lower"], logical_type), position(row["upper"], logical_type)) for row in buckets]
-    ranges = [(low, high) for low, high in edges if low is not None and high is not None]
-    if not ranges or len(ranges) != len(edges):
+    ranges = _ranges(buckets, logical_type)
+    if not ranges:
         return []
     start, end = min(low for low, _ in ranges), max(high for _, high in ranges)
     if not math.isfinite(end - start):
@@ -106,20 +105,40 @@ def bars(
     if ndv is not None and ndv <= len(frequent) <= bins:  # all values are known
         spikes, spreads = frequent, []
     if whole:
-        if end - start + 1 > _UNITS * bins and (spreads or len(spikes) > bins):
-            points = {point + 0.5: rows for point, rows in spikes.items()}  # a value covers the unit that starts at it
-            spreads = [(low if holds else low + 1, high + 1, rows, holds) for low, high, rows, holds in spreads]
-            equal = _equal_bars(start, end + 1, bins, points, spreads)
-            return [Bar(math.ceil(bar.low), min(math.ceil(bar.high) - 1, end), bar.rows) for bar in equal]
-        if end - start + 1 > _UNITS * bins:
-            return [Bar(point, point, rows, True) for point, rows in sorted(spikes.items())]
-        width = math.ceil((end - start + 1) / bins)
-        count = math.ceil((end - start + 1) / width)
-        spans = [(start + place * width, min(start + (place + 1) * width - 1, end)) for place in range(count)]
-        return _whole_bars(spans, width, spikes, spreads)
+        return _unit_bars(start, end, bins, spikes, spreads)
     if not spreads and len(spikes) <= bins:
-        return [Bar(point, point, rows, True) for point, rows in sorted(spikes.items())]
+        return _value_bars(spikes)
     return _equal_bars(start, end, bins, spikes, spreads)
+
+
+def _ranges(buckets: Sequence[Row], logical_type: str) -> list[tuple[float, float]]:
+    """The bounds of buckets as points of the number line; empty if one of them has none."""
+    edges = [(position(row["lower"], logical_type), position(row["upper"], logical_type)) for row in buckets]
+    ranges = [(low, high) for low, high in edges if low is not None and high is not None]
+    return ranges if len(ranges) == len(edges) else []
+
+
+def _value_bars(spikes: Mapping[float, float]) -> list[Bar]:
+    """A bar for each value."""
+    return [Bar(point, point, rows, True) for point, rows in sorted(spikes.items())]
+
+
+def _unit_bars(
+    start: float, end: float, bins: int, spikes: Mapping[float, float], spreads: Sequence[_Spread]
+) -> list[Bar]:
+    """Bars of a type whose values lie one unit apart, each of whole units."""
+    units = end - start + 1
+    if units > _UNITS * bins:
+        if not spreads and len(spikes) <= bins:
+            return _value_bars(spikes)
+        points = {point + 0.5: rows for point, rows in spikes.items()}  # a value covers the unit that starts at it
+        shifted = [(low if holds else low + 1, high + 1, rows, holds) for low, high, rows, holds in spreads]
+        equal = _equal_bars(start, end + 1, bins, points, shifted)
+        return [Bar(math.ceil(bar.low), min(math.ceil(bar.high) - 1, end), bar.rows) for bar in equal]
+    width = math.ceil(units / bins)
+    count = math.ceil(units / width)
+    spans = [(start + place * width, min(start + (place + 1) * width - 1, end)) for place in range(count)]
+    return _whole_bars(spans, width, spikes, spreads)
 
 
 def infinite(buckets: Iterable[Row]) -> float | None:
