@@ -77,39 +77,45 @@ class CaptureCommit:
             return []
         wanted = [end.job for end in ends if not (end.job.is_durable and end.job.cancelled)]
 
-        def run(connection: Connection) -> list[str]:
-            durable = [end for end in ends if end.job.is_durable]
-            cancelling = self._jobs.cancelling([end.job.id for end in durable], connection)
-            for end in durable:
-                end.job.cancelled |= end.job.id in cancelling
-            tried = [self._tried(connection, end) for end in durable]
-            states = {each.job.id: each.state() for each in tried}
-            after = [states.get(end.job.id, "SUCCEEDED") for end in ends]
-            captured = [end for end, state in zip(ends, after, strict=True) if state == "SUCCEEDED"]
-            for end in captured:
-                self._check_same(end)
-            store_drafts(connection, self._store, [(end.draft, end.table) for end in captured])
-            for end in ends:
-                self._note_files(connection, end)
-            decisions = [(end.table, end.job.correlation_id, end.body.get("decisions", ())) for end in ends]
-            self._jobs.record_decisions(decisions, connection)
-            self._jobs.finish(tried, connection)  # after its decisions, so that they lie within its time
-            return after
-
         try:
             for end in ends:
                 if not end.job.cancelled:
                     end.draft.settle()
-            states = self._store.database.write(run, lambda: any(job.cancelled for job in wanted))
+            states = self._store.database.write(
+                lambda connection: self._stored(connection, ends), lambda: any(job.cancelled for job in wanted)
+            )
         except Exception as error:
             if len(ends) > 1:  # the one at fault gets the error
                 return [state for end in ends for state in self.end([end])]
             return [self._refused(ends[0].job, error)]
-        committed = [end for end, state in zip(ends, states, strict=True) if state == "SUCCEEDED"]
+        self._report_committed([end for end, state in zip(ends, states, strict=True) if state == "SUCCEEDED"])
+        return [*states]
+
+    def _report_committed(self, committed: Sequence[End]) -> None:
+        """Counts captures that are stored, and reports the tables whose statistics have changed."""
         self.counters.committed([size for end in committed for size in end.draft.sizes])
         for end in committed:
             self.on_committed(self._catalog.by_key(end.table.table_key))
-        return [*states]
+
+    def _stored(self, connection: Connection, ends: Sequence[End]) -> list[str]:
+        """Stores captures in a transaction; returns the state of each job after it."""
+        durable = [end for end in ends if end.job.is_durable]
+        cancelling = self._jobs.cancelling([end.job.id for end in durable], connection)
+        for end in durable:
+            end.job.cancelled |= end.job.id in cancelling
+        tried = [self._tried(connection, end) for end in durable]
+        states = {each.job.id: each.state() for each in tried}
+        after = [states.get(end.job.id, "SUCCEEDED") for end in ends]
+        captured = [end for end, state in zip(ends, after, strict=True) if state == "SUCCEEDED"]
+        for end in captured:
+            self._check_same(end)
+        store_drafts(connection, self._store, [(end.draft, end.table) for end in captured])
+        for end in ends:
+            self._note_files(connection, end)
+        decisions = [(end.table, end.job.correlation_id, end.body.get("decisions", ())) for end in ends]
+        self._jobs.record_decisions(decisions, connection)
+        self._jobs.finish(tried, connection)  # after its decisions, so that they lie within its time
+        return after
 
     def _check_same(self, end: End) -> None:
         """Refuses what was captured of a table that is not the one of its name any more: rows name it, so that they
@@ -131,17 +137,16 @@ class CaptureCommit:
     def _tried(self, connection: Connection, end: End) -> Tried:
         """The try of a durable job. After a partial success, targets that failed or lack files are queued as a new
         job; its engine takes the files captured already from the store, and reads the others."""
-        job, outcomes, error = end.job, end.outcomes, end.body.get("error") or {}
-        captured = [o for o in outcomes if o["outcome"] == "CAPTURED"]
-        if (job.request or {}).get("retry_of"):  # a retry that could read none of the files has failed
-            captured = [o for o in captured if not _lacks(o) or o["attributes"].get("files_read")]
-        failed = [o for o in outcomes if o["outcome"] != "CAPTURED" or _lacks(o)]
-        reason = end.body.get("message") or "; ".join(dict.fromkeys(o["detail"] for o in failed if o["detail"]))[:2000]
-        retry = not end.body.get("final") and error.get("retryable", True)
-        retry = retry and (not outcomes or any(map(_retryable, failed)))
+        job, outcomes = end.job, end.outcomes
+        captured = _captured(job, outcomes)
+        failed = [outcome for outcome in outcomes if outcome["outcome"] != "CAPTURED" or _lacks(outcome)]
+        details = dict.fromkeys(outcome["detail"] for outcome in failed if outcome["detail"])
+        reason = end.body.get("message") or "; ".join(details)[:2000]
+        retry = _may_retry(end, failed)
         rest = self._retry_rest(connection, job, outcomes) if captured and retry and not job.cancelled else ""
         message = "; ".join(filter(None, (reason, rest)))
-        return Tried(job, len(captured), len(failed), retry, message, len({o["snapshot_id"] for o in captured}))
+        snapshots = {outcome["snapshot_id"] for outcome in captured}
+        return Tried(job, len(captured), len(failed), retry, message, len(snapshots))
 
     def _refused(self, job: Job, error: Exception) -> str | StatflightError:
         """Ends a capture that the store refuses: a durable job is not retried for ever."""
@@ -185,6 +190,22 @@ class CaptureCommit:
         )
         (job_id,) = self._jobs.enqueue([new], connection)
         return f"{len(rest)} of {len(outcomes)} go on as job {job_id}"
+
+
+def _captured(job: Job, outcomes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The outcomes that count as captured; a retry that could read none of the files it is about has failed."""
+    captured = [outcome for outcome in outcomes if outcome["outcome"] == "CAPTURED"]
+    if not (job.request or {}).get("retry_of"):
+        return captured
+    return [outcome for outcome in captured if not _lacks(outcome) or outcome["attributes"].get("files_read")]
+
+
+def _may_retry(end: End, failed: Sequence[Mapping[str, Any]]) -> bool:
+    """True if a try again may succeed: of the work that failed as a whole, or of one of the failed outcomes."""
+    error = end.body.get("error") or {}
+    if end.body.get("final") or not error.get("retryable", True):
+        return False
+    return not end.outcomes or any(map(_retryable, failed))
 
 
 def _lacks(outcome: Mapping[str, Any]) -> bool:
