@@ -35,6 +35,9 @@ _KIND: Final = "only one SELECT over flights is allowed"
 Query: TypeAlias = exp.Select | exp.SetOperation | exp.Subquery
 """A SELECT, several combined by UNION, EXCEPT or INTERSECT, or one of these in parentheses."""
 
+_Change: TypeAlias = tuple[int, int, str]
+"""A part of a statement to be replaced: its first and last character, and the SQL in its place."""
+
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it logs unknown statements
 
 
@@ -272,13 +275,21 @@ def write(statement: exp.Expression) -> str:
 
 def with_literals(sql: str, texts: Sequence[str]) -> str:
     """The SQL of `write` with literals in place of the first of its parameters, the others numbered from 1."""
-    written, at = [], 0
+    changes: list[_Change] = []
     for mark, number in itertools.pairwise(tokens(sql)):
         if mark.token_type is TokenType.PARAMETER:
             place = int(number.text) - 1
             text = texts[place] if place < len(texts) else f"${place + 1 - len(texts)}"
-            written += [sql[at : mark.start], text]
-            at = number.end + 1
+            changes.append((mark.start, number.end, text))
+    return _replaced(sql, changes)
+
+
+def _replaced(sql: str, changes: Sequence[_Change]) -> str:
+    """The text with all changes, which are in its order, made."""
+    written, at = [], 0
+    for start, end, text in changes:
+        written += [sql[at:start], text]
+        at = end + 1
     return "".join([*written, sql[at:]])
 
 
@@ -321,28 +332,42 @@ def refusal(message: str, hint: str = "") -> InvalidArgument:
 
 
 def _statement(sql: str, tokens: list[Token]) -> Query:
+    """Parses a statement to a query, its parameters numbered from 1, whose nodes are not checked yet."""
+    _check_tokens(tokens)
+    if changes := _changes(tokens):
+        sql = _replaced(sql, changes)
+        tokens = _DIALECT.tokenize(sql)
+    query = _only_query(sql, tokens)
+    if any(token.token_type is TokenType.FETCH for token in tokens):
+        _replace_fetches(query)
+    return query
+
+
+def _check_tokens(tokens: Sequence[Token]) -> None:
+    """Refuses a statement that is empty, too long, or has too many parameters or ones of an unknown form."""
     if not tokens:
         raise refusal("the statement is empty", hint=_KIND)
     if len(tokens) > MAX_TOKENS:
         raise refusal(f"the statement has more than {MAX_TOKENS} words")
-    marks = [token for token in tokens if token.token_type in _MARKS]
     if any(token.token_type is TokenType.PARAMETER for token in tokens):
         raise refusal('parameters must be written as "?"')
-    if len(marks) > MAX_PARAMETERS:
+    if sum(token.token_type in _MARKS for token in tokens) > MAX_PARAMETERS:
         raise refusal(f"the statement has more than {MAX_PARAMETERS} parameters")
+
+
+def _changes(tokens: list[Token]) -> list[_Change]:
+    """Finds what the parser reads in another form, in the order of the text: parameters, binary literals, escapes."""
+    marks = [token for token in tokens if token.token_type in _MARKS]
     # with a blank, since `$1,$` would begin a text quoted by dollars
     changes = [(mark.start, mark.end, f"${number} {_MARKS[mark.token_type]}") for number, mark in enumerate(marks, 1)]
     changes += _blobs(tokens)
     if any(token.token_type is TokenType.L_BRACE for token in tokens):
         changes += _escapes(tokens)
-    if changes:
-        changes.sort()
-        written, at = [], 0
-        for start, end, text in changes:
-            written += [sql[at:start], text]
-            at = end + 1
-        sql = "".join([*written, sql[at:]])
-        tokens = _DIALECT.tokenize(sql)
+    return sorted(changes)
+
+
+def _only_query(sql: str, tokens: list[Token]) -> Query:
+    """Parses a text that must be one query."""
     # the parser tries some words in two ways, so that the time doubles with each level of nesting
     parser = _DIALECT.parser(max_nodes=_NODES_PER_TOKEN * (len(tokens) + 64))
     parsed = [each for each in parser.parse(tokens, sql) if each is not None]
@@ -350,17 +375,19 @@ def _statement(sql: str, tokens: list[Token]) -> Query:
         raise refusal(f"{len(parsed)} statements were sent" if parsed else "the statement is empty", hint=_KIND)
     if not isinstance(parsed[0], exp.Select | exp.SetOperation | exp.Subquery):
         raise refusal(f"{tokens[0].text.upper()[:50]} is not allowed", hint=_KIND)
-    if any(token.token_type is TokenType.FETCH for token in tokens):
-        for fetch in list(parsed[0].find_all(exp.Fetch)):
-            options = fetch.args.get("limit_options")
-            if options is None or not (options.args.get("percent") or options.args.get("with_ties")):
-                # `FETCH FIRST 5 ROWS ONLY` is the standard's LIMIT
-                fetch.replace(exp.Limit(expression=fetch.args.get("count") or exp.Literal.number(1)))
     return parsed[0]
 
 
-def _escapes(tokens: list[Token]) -> Iterator[tuple[int, int, str]]:
-    """Finds JDBC escapes of dates and times, `{ts '…'}`: start, end and SQL of each replacement."""
+def _replace_fetches(query: Query) -> None:
+    """Replaces `FETCH FIRST 5 ROWS ONLY` by LIMIT, whose form in the standard it is."""
+    for fetch in list(query.find_all(exp.Fetch)):
+        options = fetch.args.get("limit_options")
+        if options is None or not (options.args.get("percent") or options.args.get("with_ties")):
+            fetch.replace(exp.Limit(expression=fetch.args.get("count") or exp.Literal.number(1)))
+
+
+def _escapes(tokens: list[Token]) -> Iterator[_Change]:
+    """Finds JDBC escapes of dates and times, `{ts '…'}`."""
     for brace, name, text, end in zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False):
         word = _ESCAPES.get(name.text.lower()) if brace.token_type is TokenType.L_BRACE else None
         if word and text.token_type is TokenType.STRING and end.token_type is TokenType.R_BRACE:
@@ -368,8 +395,8 @@ def _escapes(tokens: list[Token]) -> Iterator[tuple[int, int, str]]:
             yield end.start, end.end, ""
 
 
-def _blobs(tokens: list[Token]) -> Iterator[tuple[int, int, str]]:
-    """Finds binary literals, `x'00ff'`: start, end and SQL of each replacement."""
+def _blobs(tokens: list[Token]) -> Iterator[_Change]:
+    """Finds binary literals, `x'00ff'`."""
     for mark, text in itertools.pairwise(tokens):
         is_literal = mark.text in ("x", "X") and text.token_type is TokenType.STRING and text.start == mark.end + 1
         if not is_literal or mark.token_type is not TokenType.VAR:
@@ -383,25 +410,36 @@ def _blobs(tokens: list[Token]) -> Iterator[tuple[int, int, str]]:
 
 
 def _check(statement: Query) -> None:
+    """Refuses a statement that is nested too deep, or has a node that is not allowed."""
     for node, depth in nodes(statement):
         if depth > MAX_DEPTH:
             raise refusal(f"the statement is nested deeper than {MAX_DEPTH} levels")
-        kind = type(node)
-        if kind not in _NODES and not _is_allowed_function(node):
+        if type(node) not in _NODES and not _is_allowed_function(node):
             raise refusal(f"{_named(node)} is not allowed", hint=_like(node) if isinstance(node, exp.Func) else _KIND)
-        known = _PARTS.get(kind)
-        if known is not None:
-            for name, value in node.args.items():
-                if value and name not in known:
-                    raise refusal(f"{name.strip('_').upper()} is not allowed in {_named(node)}", hint=_KIND)
-        if isinstance(node, exp.Select) and not node.expressions:
-            raise refusal("a SELECT without columns is not allowed")
-        if isinstance(node, exp.Table) and not isinstance(node.this, exp.Identifier):
-            raise refusal(f"{_named(node.this)} is not allowed as a table", hint=_KIND)
-        if isinstance(node, exp.WithinGroup) and node.find_ancestor(exp.WithinGroup):
-            raise refusal("WITHIN GROUP is not allowed in WITHIN GROUP")
-        if isinstance(node, exp.DataType) and node.this not in _TYPES:
-            raise refusal(f"the type {str(node.sql(dialect=DIALECT))[:50]} is not allowed")
+        _check_parts(node)
+        _check_content(node)
+
+
+def _check_parts(node: exp.Expression) -> None:
+    """Refuses clauses and options of a node that are not allowed in it."""
+    known = _PARTS.get(type(node))
+    if known is None:
+        return
+    for name, value in node.args.items():
+        if value and name not in known:
+            raise refusal(f"{name.strip('_').upper()} is not allowed in {_named(node)}", hint=_KIND)
+
+
+def _check_content(node: exp.Expression) -> None:
+    """Refuses an allowed node for what it contains, or for where it is."""
+    if isinstance(node, exp.Select) and not node.expressions:
+        raise refusal("a SELECT without columns is not allowed")
+    if isinstance(node, exp.Table) and not isinstance(node.this, exp.Identifier):
+        raise refusal(f"{_named(node.this)} is not allowed as a table", hint=_KIND)
+    if isinstance(node, exp.WithinGroup) and node.find_ancestor(exp.WithinGroup):
+        raise refusal("WITHIN GROUP is not allowed in WITHIN GROUP")
+    if isinstance(node, exp.DataType) and node.this not in _TYPES:
+        raise refusal(f"the type {str(node.sql(dialect=DIALECT))[:50]} is not allowed")
 
 
 def nodes(root: exp.Expression) -> Iterator[tuple[exp.Expression, int]]:

@@ -26,7 +26,8 @@ _TYPES: Final = {
     "DATETIME": NAIVE,
     "VARBINARY": pa.binary(),
 }
-
+_OPERATIONS: Final = (exp.Paren, exp.Tuple, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod)
+_COMPARISONS: Final = (exp.Binary, exp.Between, exp.In)
 
 TEXT: Final = pa.string()  # of a parameter that may be anything
 CANDIDATES: Final = (TEXT, pa.int64(), pa.int32(), pa.float64(), NAIVE, pa.date32(), pa.bool_())
@@ -47,28 +48,33 @@ def find(placeholders: Sequence[exp.Placeholder], tables: Sequence[Table]) -> li
 
 
 def _parameter_type(node: exp.Placeholder, types: Mapping[str, pa.DataType]) -> pa.DataType | None:
+    """The type of a placeholder by what is around it; None where that says nothing."""
     parent: exp.Expression | None = node.parent
     arithmetic = False
     numbers: list[exp.Literal] = []
-    while isinstance(parent, exp.Paren | exp.Tuple | exp.Neg | exp.Add | exp.Sub | exp.Mul | exp.Div | exp.Mod):
+    while isinstance(parent, _OPERATIONS):
         if isinstance(parent, exp.Binary):
             arithmetic = True
-            beside = [each for each in parent.iter_expressions() if isinstance(each, exp.Column)]
-            if known := [types[each.name.lower()] for each in beside if each.name.lower() in types]:
-                return known[0]
+            if (type_ := _column_type(parent, types)) is not None:
+                return type_
             numbers += [each for each in parent.iter_expressions() if isinstance(each, exp.Literal)]
         parent = parent.parent
     if isinstance(parent, exp.Limit | exp.Offset):
         return pa.int64()
     if isinstance(parent, exp.Cast):
         return _TYPES.get(parent.to.this.name, TEXT)
-    if isinstance(parent, exp.Binary | exp.Between | exp.In):
-        beside = [each for each in parent.iter_expressions() if isinstance(each, exp.Column)]
-        for column in beside:
-            if (type_ := types.get(column.name.lower())) is not None:
-                return type_
+    if isinstance(parent, _COMPARISONS) and (type_ := _column_type(parent, types)) is not None:
+        return type_
     if arithmetic:
         return pa.int64() if numbers and all(number.is_int for number in numbers) else pa.float64()
+    return None
+
+
+def _column_type(node: exp.Expression, types: Mapping[str, pa.DataType]) -> pa.DataType | None:
+    """The type of the first known column that an operator is applied to; None if there is none."""
+    for operand in node.iter_expressions():
+        if isinstance(operand, exp.Column) and (type_ := types.get(operand.name.lower())) is not None:
+            return type_
     return None
 
 

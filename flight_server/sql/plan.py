@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from sqlglot import exp
@@ -27,6 +27,7 @@ log = logging.getLogger("statflight.server")
 _NO_TYPES: Final[Mapping[int, pa.DataType]] = MappingProxyType({})
 _ZONED: Final = exp.DataType.Type.TIMESTAMPTZ
 _PLAIN: Final = exp.DataType.Type.TIMESTAMP
+_DIRECT_PARTS: Final = frozenset({"expressions", "from_", "from", "where", "limit"})
 
 
 @dataclass(frozen=True)
@@ -87,20 +88,9 @@ def make(sql: str, types: Mapping[int, pa.DataType] = _NO_TYPES) -> Plan:
 
 def _make(statement: Query, types: Mapping[int, pa.DataType]) -> Plan:
     text_sizes.check(statement)
-    nodes: dict[type, list[Any]] = {}
-    for node, _ in language.nodes(statement):
-        nodes.setdefault(type(node), []).append(node)
-    common = {node.alias.lower() for node in nodes.get(exp.CTE, [])}
-    reads = [(node, table) for node in nodes.get(exp.Table, []) if (table := flights.find(node, common)) is not None]
-    if len(reads) > language.MAX_TABLES:
-        raise language.refusal(f"the statement reads more than {language.MAX_TABLES} tables")
-    wanted = {node.name.lower() for node in nodes.get(exp.Identifier, [])}
-    star = any(not isinstance(node.parent, exp.Count) for node in nodes.get(exp.Star, []))
-    sources: list[Source] = []
-    for number, (node, table) in enumerate(reads, 1):
-        all_ = star or flights.renames_columns(node)  # which renames by position
-        columns = tuple(n for n in table.flight.schema.names if all_ or n in wanted) or (_narrowest(table.flight),)
-        sources.append(Source(table, f"{table.schema}.{table.name} {number}", columns))
+    nodes = _by_kind(statement)
+    reads = _reads(nodes)
+    sources = _sources(nodes, reads)
     found = parameter_types.find(nodes.get(exp.Placeholder, []), [table for _, table in reads])
     untold = tuple(number for number, type_ in enumerate(found) if type_ is None)
     parameters = tuple(
@@ -108,13 +98,50 @@ def _make(statement: Query, types: Mapping[int, pa.DataType]) -> Plan:
     )
     if len(reads) == 1 and (direct := _direct(statement, sources[0], reads[0][0])) is not None:
         return Plan((direct[0],), parameters, "", "", False, direct[1])
-    now = _rewrite(
-        statement, [(node, source.label) for (node, _), source in zip(reads, sources, strict=True)], len(parameters) + 1
-    )
+    labels = [(node, source.label) for (node, _), source in zip(reads, sources, strict=True)]
+    now = _rewrite(statement, labels, len(parameters) + 1)
     typed = statement.copy() if parameters or now else None  # copied first, because generating SQL changes some trees
     text = language.write(statement)
     typed_text = text if typed is None else _typed(typed, parameters)
     return Plan(tuple(sources), parameters, text, typed_text, now, None, untold)
+
+
+_Nodes: TypeAlias = Mapping[type, Sequence[Any]]
+"""The nodes of a statement by their class, each in the order of the text."""
+
+
+def _by_kind(statement: Query) -> _Nodes:
+    """Groups the nodes of a statement."""
+    nodes: dict[type, list[Any]] = {}
+    for node, _ in language.nodes(statement):
+        nodes.setdefault(type(node), []).append(node)
+    return nodes
+
+
+def _reads(nodes: _Nodes) -> list[tuple[exp.Table, Table]]:
+    """The references to flights, each with its flight.
+
+    Raises:
+        InvalidArgument: There are too many.
+        NotFound: A table does not exist.
+    """
+    common = {node.alias.lower() for node in nodes.get(exp.CTE, [])}
+    reads = [(node, table) for node in nodes.get(exp.Table, []) if (table := flights.find(node, common)) is not None]
+    if len(reads) > language.MAX_TABLES:
+        raise language.refusal(f"the statement reads more than {language.MAX_TABLES} tables")
+    return reads
+
+
+def _sources(nodes: _Nodes, reads: Sequence[tuple[exp.Table, Table]]) -> list[Source]:
+    """The flights that a statement reads, each with the columns whose names occur anywhere in it."""
+    wanted = {node.name.lower() for node in nodes.get(exp.Identifier, [])}
+    star = any(not isinstance(node.parent, exp.Count) for node in nodes.get(exp.Star, []))
+    sources: list[Source] = []
+    for number, (node, table) in enumerate(reads, 1):
+        all_ = star or flights.renames_columns(node)  # which renames by position
+        columns = tuple(n for n in table.flight.schema.names if all_ or n in wanted) or (_narrowest(table.flight),)
+        sources.append(Source(table, f"{table.schema}.{table.name} {number}", columns))
+    return sources
 
 
 def _typed(statement: exp.Expression, parameters: Sequence[pa.DataType]) -> str:
@@ -140,45 +167,68 @@ def _narrowest(flight: Flight) -> str:
 
 def _direct(statement: Query, source: Source, node: exp.Table) -> tuple[Source, Direct] | None:
     """The flight's columns and condition, and the direct read; None if the statement needs DuckDB."""
-    args = {name for name, value in statement.args.items() if value}
-    from_ = statement.args.get("from_") or statement.args.get("from")
-    if not args <= {"expressions", "from_", "from", "where", "limit"} or from_ is None or from_.this is not node:
+    if not _only_filters(statement, node):
         return None
-    if flights.renames_columns(node):
+    schema = source.table.flight.schema
+    fields = _Fields(fields_of(schema), (node.alias or node.name).lower())
+    selected = _selected(statement.expressions, schema, fields)
+    if selected is None:
         return None
-    fields, alias = fields_of(source.table.flight.schema), (node.alias or node.name).lower()
-
-    def field_of(column: exp.Expression) -> pa.Field | None:
-        if not isinstance(column, exp.Column) or not isinstance(column.this, exp.Identifier):
-            return None
-        return fields.get(column.name.lower()) if column.table.lower() in ("", alias) else None
-
-    columns: list[str] = []
-    names: list[str] = []
-    for item in statement.expressions:
-        inner = item.this if isinstance(item, exp.Alias) else item
-        if isinstance(inner, exp.Star) and not any(inner.args.values()):
-            columns += source.table.flight.schema.names
-            names += source.table.flight.schema.names
-            continue
-        if (field := field_of(inner)) is None:
-            return None
-        columns.append(field.name)
-        names.append(item.alias if isinstance(item, exp.Alias) else field.name)
-    limit: int | Slot | None = None
-    if (clause := statement.args.get("limit")) is not None:
-        value = clause.expression
-        if isinstance(value, exp.Placeholder):
-            limit = Slot(int(value.name) - 1, pa.field("limit", pa.int64()))
-        elif isinstance(value, exp.Literal) and not value.is_string and str(value.this).isdecimal():
-            limit = min(int(value.this), 2**62)
-        else:
-            return None
-    where = statement.args.get("where")
-    condition = None if where is None else pushdown.tree_of(where.this, field_of)
+    columns = tuple(column for column, _ in selected)
+    clause, where = statement.args.get("limit"), statement.args.get("where")
+    limit = None if clause is None else _limit(clause.expression)
+    if clause is not None and limit is None:
+        return None
+    condition = None if where is None else pushdown.tree_of(where.this, fields.find)
     if len(set(columns)) < len(columns) or (where is not None and condition is None):
         return None
-    return Source(source.table, source.label, tuple(columns), condition), Direct(tuple(names), limit)
+    return Source(source.table, source.label, columns, condition), Direct(tuple(name for _, name in selected), limit)
+
+
+def _only_filters(statement: Query, node: exp.Table) -> bool:
+    """True if a statement at most selects, filters and limits the rows of this one table."""
+    args = {name for name, value in statement.args.items() if value}
+    from_ = statement.args.get("from_") or statement.args.get("from")
+    if not args <= _DIRECT_PARTS or from_ is None or from_.this is not node:
+        return False
+    return not flights.renames_columns(node)
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """The fields of a statement's one table by their names in lower case, and the table's name in the statement."""
+
+    by_name: Mapping[str, pa.Field]
+    table: str
+
+    def find(self, column: exp.Expression) -> pa.Field | None:
+        """The field that an expression is; None if it is no column, or one of another table."""
+        if not isinstance(column, exp.Column) or not isinstance(column.this, exp.Identifier):
+            return None
+        return self.by_name.get(column.name.lower()) if column.table.lower() in ("", self.table) else None
+
+
+def _selected(items: Sequence[exp.Expression], schema: pa.Schema, fields: _Fields) -> list[tuple[str, str]] | None:
+    """The columns that a SELECT lists, each with its name in the result; None if it lists more than columns."""
+    selected: list[tuple[str, str]] = []
+    for item in items:
+        inner = item.this if isinstance(item, exp.Alias) else item
+        if isinstance(inner, exp.Star) and not any(inner.args.values()):
+            selected += [(name, name) for name in schema.names]
+            continue
+        if (field := fields.find(inner)) is None:
+            return None
+        selected.append((field.name, item.alias if isinstance(item, exp.Alias) else field.name))
+    return selected
+
+
+def _limit(value: exp.Expression) -> int | Slot | None:
+    """The number of rows of a LIMIT, or its parameter; None if it is neither."""
+    if isinstance(value, exp.Placeholder):
+        return Slot(int(value.name) - 1, pa.field("limit", pa.int64()))
+    if isinstance(value, exp.Literal) and not value.is_string and str(value.this).isdecimal():
+        return min(int(value.this), 2**62)
+    return None
 
 
 # SQL for DuckDB.

@@ -86,10 +86,16 @@ def filled(plan: Plan, literals: Sequence[Literal]) -> Plan | None:
     slots = [value for value in values if isinstance(value, Slot)]
     if len(slots) != len(literals):
         return None
-    for slot in slots:
-        type_, literal = slot.field.type, literals[slot.number]
-        is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
-        if not (pa.types.is_string(type_) if literal.quoted else is_number and is_readable(literal.text, type_)):
-            return None
+    if not all(_suits(literals[slot.number], slot.field.type) for slot in slots):
+        return None
     node = pushdown.bind(source.node, [literal.text for literal in literals])
     return replace(plan, parameters=(), sources=(replace(source, node=node),))
+
+
+def _suits(literal: Literal, type_: pa.DataType) -> bool:
+    """True if a column of a type can be compared with a literal as it is written: text with quoted ones, numbers with
+    those that they can hold."""
+    if literal.quoted:
+        return bool(pa.types.is_string(type_))
+    is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+    return bool(is_number and is_readable(literal.text, type_))

@@ -6,7 +6,7 @@ DuckDB evaluates an expression without looking whether it was interrupted, and n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sqlglot import exp
@@ -33,37 +33,13 @@ def check(statement: Query) -> None:
         InvalidArgument: A limit is exceeded; the message names it.
     """
     sizes: dict[int, int] = {}  # by node
-    names: dict[str, int] = {}  # of aliases, the largest of equal ones
-    largest, built, searched = COLUMN_BYTES, 0, 0
+    columns = _ColumnSizes()
+    built, searched = 0, 0
     for node in _inner_first(statement):
         parts = [sizes.pop(id(child)) for child in node.iter_expressions()]
-        if isinstance(node, exp.Column):
-            name = node.name.lower()
-            size = names.get(name, COLUMN_BYTES if name in _COLUMNS else largest)
-        elif isinstance(node, exp.Literal):
-            size = len(node.name.encode("utf-8", "replace"))
-        elif isinstance(node, exp.Star):
-            size = largest
-        elif isinstance(node, exp.Placeholder):
-            size = COLUMN_BYTES
-        elif isinstance(node, _PATTERNS):
-            text, pattern = parts[0], node.args.get("expression")
-            searched += text * _steps(pattern)
-            size = (text + 1) * (parts[2] + 1) if isinstance(node, exp.RegexpReplace) else text
-        elif isinstance(node, _NO_TEXT):
-            size = _NUMBER_BYTES
-        elif isinstance(node, exp.Replace):
-            before = node.args.get("expression")
-            least = len(before.name.encode()) if isinstance(before, exp.Literal) else 1
-            size = parts[0] * max(1, -(-parts[-1] // max(1, least)))
-        elif isinstance(node, exp.TimeToStr):
-            size = max(parts, default=0) * _FORMAT_GROWTH
-        elif isinstance(node, exp.ConcatWs):
-            size = sum(parts) + parts[0] * len(parts)
-        elif isinstance(node, exp.DPipe | exp.Concat | exp.Anonymous):
-            size = sum(parts)
-        else:
-            size = max(parts, default=_NUMBER_BYTES)
+        if isinstance(node, _PATTERNS):
+            searched += parts[0] * _steps(node.args.get("expression"))
+        size = _size(node, parts, columns)
         if isinstance(node, exp.Func | exp.DPipe) and not isinstance(node, _NO_TEXT):
             built += size
         if size > MAX_TEXT_BYTES:
@@ -73,9 +49,59 @@ def check(statement: Query) -> None:
         if searched > MAX_SEARCH:
             raise refusal("the regular expressions of the statement are too large for their texts")
         sizes[id(node)] = size
-        largest = max(largest, size)
+        columns.note(node, size)
+
+
+class _ColumnSizes:
+    """Estimates for the texts that columns refer to, by the nodes that were seen before them."""
+
+    def __init__(self) -> None:
+        self.largest = COLUMN_BYTES  # of all nodes
+        self._named: dict[str, int] = {}  # of aliases, the largest of equal ones
+
+    def of(self, column: exp.Column) -> int:
+        """Bytes of a column's text: those of its alias, of a flight's column, or else of the largest text."""
+        name = column.name.lower()
+        return self._named.get(name, COLUMN_BYTES if name in _COLUMNS else self.largest)
+
+    def note(self, node: exp.Expression, size: int) -> None:
+        """Notes the size of a node for the columns that refer to it."""
+        self.largest = max(self.largest, size)
         for name in _named(node):
-            names[name] = max(size, names.get(name, 0))
+            self._named[name] = max(size, self._named.get(name, 0))
+
+
+def _size(node: exp.Expression, parts: Sequence[int], columns: _ColumnSizes) -> int:
+    """The most bytes of text that a node may build from parts of these sizes."""
+    if isinstance(node, exp.Column):
+        return columns.of(node)
+    if isinstance(node, exp.Literal):
+        return len(node.name.encode("utf-8", "replace"))
+    if isinstance(node, exp.Star):
+        return columns.largest
+    if isinstance(node, exp.Placeholder):
+        return COLUMN_BYTES
+    if isinstance(node, _PATTERNS):
+        text = parts[0]
+        return (text + 1) * (parts[2] + 1) if isinstance(node, exp.RegexpReplace) else text
+    if isinstance(node, _NO_TEXT):
+        return _NUMBER_BYTES
+    if isinstance(node, exp.Replace):
+        return _replaced_size(node, parts)
+    if isinstance(node, exp.TimeToStr):
+        return max(parts, default=0) * _FORMAT_GROWTH
+    if isinstance(node, exp.ConcatWs):
+        return sum(parts) + parts[0] * len(parts)
+    if isinstance(node, exp.DPipe | exp.Concat | exp.Anonymous):
+        return sum(parts)
+    return max(parts, default=_NUMBER_BYTES)
+
+
+def _replaced_size(node: exp.Replace, parts: Sequence[int]) -> int:
+    """The most bytes of a text all of which is replaced."""
+    before = node.args.get("expression")
+    least = len(before.name.encode()) if isinstance(before, exp.Literal) else 1
+    return parts[0] * max(1, -(-parts[-1] // max(1, least)))
 
 
 def _inner_first(root: exp.Expression) -> Iterator[exp.Expression]:
