@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -76,7 +76,7 @@ class NativeEngine(CaptureEngine):
         for members in groups.values():
             group = [requests[at] for at in members]
             try:
-                metadata_pass = _Pass(self.id, group, sink, self._listings)
+                metadata_pass = _Pass.of(self.id, group, sink, self._listings)
                 answers = metadata_pass.run_scoped() if group[0].spec.partitions else metadata_pass.run()
             except Exception as error:  # the contract: an engine never raises
                 answers = [CaptureResult.failed(self.id, error)] * len(group)
@@ -85,24 +85,48 @@ class NativeEngine(CaptureEngine):
         return results
 
 
+@dataclass
 class _Pass:
-    """One pass over a table's metadata for all requests of one snapshot."""
+    """One pass over a table's metadata for all requests of one snapshot.
 
-    def __init__(self, engine_id: str, requests: list[CaptureRequest], sink: Sink, listings: KnownListings):
-        self.engine_id, self.requests, self.sink, self.listings = engine_id, requests, sink, listings
-        self.delta: ListingDelta | None = None  # changes since the stored listing; None: all files are put
-        self.table: TableHandle = requests[0].table
-        self.mode: Mode = requests[0].mode
-        self.now = datetime.now(UTC)
+    Attributes:
+        wanted: Names of the columns that are read; None for all.
+        native: The metadata.
+        now: When the pass began.
+        delta: Changes since the stored listing; None: all files are put.
+        counted: The rows that a scan of this capture has found.
+        is_covered: All records of columns were put by other engines.
+        doubts: Column id → reasons why the bounds of its record may be wrong.
+        other_rows: The data has other rows than the metadata says.
+    """
+
+    engine_id: str
+    requests: list[CaptureRequest]
+    sink: Sink
+    listings: KnownListings
+    wanted: frozenset[str] | None
+    native: NativeStats
+    now: datetime
+    delta: ListingDelta | None = None
+    counted: int | None = None
+    is_covered: bool = False
+    doubts: dict[int, frozenset[str]] = field(default_factory=dict)
+    other_rows: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table: TableHandle = self.requests[0].table
+        self.mode: Mode = self.requests[0].mode
         self.schema_hash = self.table.columns.hash
-        self.whole = any(r.target.kind in (TargetKind.TABLE, TargetKind.FILE) for r in requests)
         self.columns = self.table.by_id
-        self.wanted = self._wanted()
-        self.native = self._native_stats()
-        self.other_rows = WHOLE_TABLE in self.table.contradicted  # the data has other rows than the metadata says
-        self.counted: int | None = None  # the rows that a scan of this capture has found
-        self.is_covered = False  # all records of columns were put by other engines
-        self.doubts: dict[int, frozenset[str]] = {}  # column id → reasons why the bounds of its record may be wrong
+        self.whole = any(r.target.kind in (TargetKind.TABLE, TargetKind.FILE) for r in self.requests)
+        self.other_rows = WHOLE_TABLE in self.table.contradicted
+
+    @classmethod
+    def of(cls, engine_id: str, requests: list[CaptureRequest], sink: Sink, listings: KnownListings) -> _Pass:
+        """Reads the metadata that requests of one snapshot need."""
+        now = datetime.now(UTC)
+        wanted = _wanted(requests)
+        return cls(engine_id, requests, sink, listings, wanted, _native_stats(requests[0].table, wanted), now)
 
     def _rows_in_doubt(self) -> tuple[bool, int | None]:
         """Whether the number of rows contradicts the data, by a scan of this capture or else by the newest record; and
@@ -115,17 +139,6 @@ class _Pass:
         counts = {row["row_count"] for row in whole}
         doubted = any(row["confidence_level"] == CONTRADICTED for row in whole) and counts != {self.native.row_count}
         return doubted, counts.pop() if len(counts) == 1 else None
-
-    def _wanted(self) -> frozenset[str] | None:
-        """Names of the columns to read: the requested ones, and the selected ones of a table or file; None for all."""
-        requested = {r.target.column_id for r in self.requests if r.target.kind is TargetKind.COLUMN}
-        names = frozenset(c.name for i, c in self.columns.items() if i in requested and c.is_leaf)
-        for request in self.requests:
-            if request.target.kind is not TargetKind.COLUMN:
-                if not request.spec.column_selectors:
-                    return None
-                names |= self.table.selected(request.spec.column_selectors)
-        return names
 
     def run(self) -> list[CaptureResult]:
         self.other_rows, self.counted = self._rows_in_doubt()
@@ -196,12 +209,6 @@ class _Pass:
             captured = replace(self._captured(request.target, detail), attributes=attributes)
             results.append(replace(failure or captured, reason=self._reason))
         return results
-
-    def _native_stats(self) -> NativeStats:
-        table, native = self.table, self.table.native_stats(self.wanted)
-        for remark in native.remarks:
-            log.warning("%s.%s.%s: %s", table.catalog, table.schema, table.name, remark)
-        return native
 
     def _answer(
         self, request: CaptureRequest, columns: Mapping[int, Any], kept: Mapping[int, Mapping[str, Any]]
@@ -505,6 +512,27 @@ class _Pass:
         ]
         if rows:
             self.sink.put("stats.sketches", flight_rows("stats.sketches", rows), extra=True)
+
+
+def _wanted(requests: Sequence[CaptureRequest]) -> frozenset[str] | None:
+    """Names of the columns to read: the requested ones, and the selected ones of a table or file; None for all."""
+    table = requests[0].table
+    requested = {r.target.column_id for r in requests if r.target.kind is TargetKind.COLUMN}
+    names = frozenset(column.name for i, column in table.by_id.items() if i in requested and column.is_leaf)
+    for request in requests:
+        if request.target.kind is not TargetKind.COLUMN:
+            if not request.spec.column_selectors:
+                return None
+            names |= table.selected(request.spec.column_selectors)
+    return names
+
+
+def _native_stats(table: TableHandle, wanted: frozenset[str] | None) -> NativeStats:
+    """Reads the metadata of a table, and logs its remarks."""
+    native = table.native_stats(wanted)
+    for remark in native.remarks:
+        log.warning("%s.%s.%s: %s", table.catalog, table.schema, table.name, remark)
+    return native
 
 
 def _lacking(record: Mapping[str, Any], kinds: frozenset[str]) -> list[str]:
