@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,7 +16,7 @@ from capture import partitions
 from capture.compute.partial import fixed_width
 from capture.connectors.spi import COUNTED, FilePart, NativeStats
 from capture.engines.native import known_listings as listings
-from capture.engines.native.known_listings import KnownListings, ListedPart, ListingDelta
+from capture.engines.native.known_listings import KnownListings, ListedPart, ListingDelta, RememberedListing
 from capture.engines.native.rollup import Rollup, combined, is_complete, roll_up
 from capture.flight_rows import flight_rows, with_constants
 from capture.spec import has_no_values, lacking
@@ -154,20 +154,26 @@ class _Pass:
         results = [self._with_remarks(self._answer(request, columns, kept)) for request in self.requests]
         results = [self._with_doubts(result, kept) for result in results]
         results = [replace(result, reason=self._reason) for result in results]
-        captured = {
-            r.target.column_id
-            for r, a in zip(self.requests, results, strict=True)
-            if r.target.kind is TargetKind.COLUMN and a.outcome is Outcome.CAPTURED
+        self._put_columns(columns, self._captured_columns(results) - kept.keys())
+        self._put_sketches(columns)
+        return results
+
+    def _captured_columns(self, results: Sequence[CaptureResult]) -> set[int | None]:
+        """Ids of the columns that were requested themselves, and captured."""
+        return {
+            request.target.column_id
+            for request, result in zip(self.requests, results, strict=True)
+            if request.target.kind is TargetKind.COLUMN and result.outcome is Outcome.CAPTURED
         }
-        captured -= kept.keys()
+
+    def _put_columns(self, columns: Mapping[int, dict[str, Any]], captured: Set[int | None]) -> None:
+        """Puts the records of captured columns, and for a whole table those of the others as extra ones."""
         replacing = captured | self._outdated() if self.whole else captured
         explicit = [row for i, row in columns.items() if i in replacing]
         extra = [row for i, row in columns.items() if i not in replacing] if self.whole else []
         for rows, is_extra in ((explicit, False), (extra, True)):
             if rows:
                 self.sink.put("stats.columns", flight_rows("stats.columns", rows), extra=is_extra)
-        self._put_sketches(columns)
-        return results
 
     def _is_covered(self) -> bool:
         """True if other engines put the requested records of every column, of the table and of each file, so that none
@@ -375,31 +381,43 @@ class _Pass:
         """As `_file_columns`, but puts only what changed since the newest listing, if the store still has that one."""
         native, table, last = self.native, self.table, self.listings.last(self.table)
         mark = listings.mark_of(table, native.parts)
-        self.delta = listings.delta(last, table, native.parts, native.files)
-        listing = Listing(table.snapshot_id, mark)
-        if self.delta is not None and last is not None:
-            removed = tuple(self.delta.removed.to_pylist())
-            base = replace(listing, base_snapshot_id=last.snapshot_id, base_mark=last.mark, removed=removed)
-            if not self.sink.list_files(table, base):
-                self.delta = None
-        if self.delta is None:
-            self.sink.list_files(table, listing)
-        known = {} if last is None else {key: part for key, part in last.parts.items() if part.rollups is not None}
-        listed_parts: dict[str, ListedPart] = {}
-        for part in native.parts:
-            listed = known.get(part.key)
-            if self.is_covered:
-                listed = listed or ListedPart(part.files, part.marks, None)
-            elif listed is None or self.delta is None:
-                listed = self._put_part(part, listed)
-            listed_parts[part.key] = listed
+        self.delta = self._listed_from(last, Listing(table.snapshot_id, mark))
+        earlier = {} if last is None else last.parts
+        listed_parts = {part.key: self._listed_part(part, earlier.get(part.key)) for part in native.parts}
         self.listings.remember(table, mark, listed_parts)
+        return {} if self.is_covered else self._joined(listed_parts.values())
+
+    def _listed_from(self, last: RememberedListing | None, listing: Listing) -> ListingDelta | None:
+        """Starts a listing, from the last one if the store still has that; returns the changes since then, or None if
+        all files are to be put."""
+        delta = listings.delta(last, self.table, self.native.parts, self.native.files)
+        if delta is not None and last is not None:
+            removed = tuple(delta.removed.to_pylist())
+            base = replace(listing, base_snapshot_id=last.snapshot_id, base_mark=last.mark, removed=removed)
+            if self.sink.list_files(self.table, base):
+                return delta
+        self.sink.list_files(self.table, listing)
+        return None
+
+    def _listed_part(self, part: FilePart, earlier: ListedPart | None) -> ListedPart:
+        """A part of the listing, whose rows are put unless they are known; `earlier` is the same part of the last."""
+        known = earlier if earlier is not None and earlier.rollups is not None else None
         if self.is_covered:
-            return {}
-        each = [listed.rollups or {} for listed in listed_parts.values()]
-        ids = dict.fromkeys(column_id for rollups in each for column_id in rollups)
-        parts = {i: [rollups[i] for rollups in each if i in rollups] for i in ids}
-        return {i: Rollup.of(self.columns[i].name, self.columns[i].logical_type, parts[i]) for i in ids}
+            return known or ListedPart(part.files, part.marks, None)
+        if known is not None and self.delta is not None:
+            return known
+        return self._put_part(part, known)
+
+    def _joined(self, listed_parts: Collection[ListedPart]) -> dict[int, Rollup]:
+        """Roll-ups of the columns over all parts, by column id."""
+        parts_of: dict[int, list[Rollup]] = {}
+        for listed in listed_parts:
+            for column_id, rollup in (listed.rollups or {}).items():
+                parts_of.setdefault(column_id, []).append(rollup)
+        return {
+            column_id: Rollup.of(self.columns[column_id].name, self.columns[column_id].logical_type, parts)
+            for column_id, parts in parts_of.items()
+        }
 
     def _put_part(self, part: FilePart, known: ListedPart | None) -> ListedPart:
         rollups: dict[int, Rollup] = {}
@@ -414,32 +432,45 @@ class _Pass:
 
     def _columns(self, rollups: Mapping[int, Rollup]) -> dict[int, dict[str, Any]]:
         """Column id → record: from the format's table-level statistics, completed by the roll-up of the files."""
-        native, ids = self.native, self.table.column_ids
+        ids = self.table.column_ids
         widths = {r.target.column_id for r in self.requests if "WIDTH" in r.spec.kinds}
-        records: dict[int, dict[str, Any]] = self._containers()
-        for column_id, rollup in rollups.items():
-            scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
-            complete = scalars["null_count"] is not None and rollup.complete(native.data_file_count)
-            records[column_id] = self._provenance(complete, column_id) | scalars | {"column_id": column_id}
-            if rollup.doubts and (scalars["min"] is not None or scalars["max"] is not None):
-                self.doubts[column_id] = rollup.doubts
-                records[column_id] |= {"min_is_exact": None, "max_is_exact": None}
-                records[column_id].setdefault("confidence_level", UNCONFIRMED)
-            size = fixed_width(logical_types.parse(rollup.logical_type)) if column_id in widths else None
-            if size is not None and scalars["null_count"] is not None and not has_no_values(scalars):
-                records[column_id] |= {"avg_width_bytes": float(size), "max_width_bytes": size}
-        for kept in native.columns.to_pylist() if native.columns is not None else ():
-            kept_id = kept["column_id"] or ids.get(kept["column_name"])
-            if kept_id:
-                row = combined(records.get(kept_id, {}), kept)
-                provenance = self._provenance(is_complete(row), kept_id)
-                if kept_id in self.doubts and (kept["min"] is None or kept["max"] is None):
-                    provenance.setdefault("confidence_level", UNCONFIRMED)
-                else:
-                    self.doubts.pop(kept_id, None)
-                    row.pop("confidence_level", None)
-                records[kept_id] = row | provenance | {"column_id": kept_id}
+        records = self._containers()
+        records |= {i: self._rolled_up(i, rollup, has_width=i in widths) for i, rollup in rollups.items()}
+        of_source = self.native.columns.to_pylist() if self.native.columns is not None else []
+        for row in of_source:
+            column_id = row["column_id"] or ids.get(row["column_name"])
+            if column_id:
+                records[column_id] = self._completed(column_id, records.get(column_id, {}), row)
         return records
+
+    def _rolled_up(self, column_id: int, rollup: Rollup, *, has_width: bool) -> dict[str, Any]:
+        """The record of a column from its files; `has_width` if widths are requested."""
+        native = self.native
+        scalars = rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
+        knows_nulls = scalars["null_count"] is not None
+        complete = knows_nulls and rollup.complete(native.data_file_count)
+        record = self._provenance(complete, column_id) | scalars | {"column_id": column_id}
+        has_bounds = scalars["min"] is not None or scalars["max"] is not None
+        if rollup.doubts and has_bounds:
+            self.doubts[column_id] = rollup.doubts
+            record |= {"min_is_exact": None, "max_is_exact": None}
+            record.setdefault("confidence_level", UNCONFIRMED)
+        size = fixed_width(logical_types.parse(rollup.logical_type)) if has_width else None
+        if size is not None and knows_nulls and not has_no_values(scalars):
+            record |= {"avg_width_bytes": float(size), "max_width_bytes": size}
+        return record
+
+    def _completed(self, column_id: int, record: Mapping[str, Any], of_source: Mapping[str, Any]) -> dict[str, Any]:
+        """The record of a column from the source's own statistics, completed by that from its files."""
+        row = combined(record, of_source)
+        provenance = self._provenance(is_complete(row), column_id)
+        uses_files = of_source["min"] is None or of_source["max"] is None  # their bounds, that is
+        if column_id in self.doubts and uses_files:
+            provenance.setdefault("confidence_level", UNCONFIRMED)
+        else:
+            self.doubts.pop(column_id, None)
+            row.pop("confidence_level", None)
+        return row | provenance | {"column_id": column_id}
 
     def _containers(self) -> dict[int, dict[str, Any]]:
         """Records of containers, for a capture of the whole table. Their nulls are unknown: metadata counts an empty
