@@ -143,24 +143,16 @@ def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, c
     type, number = field.type, (field.metadata or {}).get(b"PARQUET:field_id")
     logical, physical = column.logical_type, column.physical_type
     annotation = str(logical.type).upper() if logical is not None else "NONE"
-    kind = from_arrow(type) or LogicalType(Kind.BINARY)
-    if annotation == "UUID":  # pyarrow before 21 reads plain bytes
-        kind = LogicalType(Kind.UUID)
-    elif annotation == "JSON" or column.converted_type == "JSON":
-        kind = LogicalType(Kind.JSON)
-    elif column.converted_type == "INTERVAL":
-        kind = LogicalType(Kind.INTERVAL)
+    kind = _kind(type, annotation, column.converted_type)
     unsigned = "isSigned=false" in str(logical) or (column.converted_type or "").startswith("UINT")
-    read = None
-    untyped = pa.types.is_null(type) or annotation in ("UNDEFINED", "NULL")
-    if kind.orderable and not untyped and physical != "INT96":
-        read = _decoder(kind, str(logical), unsigned, column, type)
+    has_no_type = pa.types.is_null(type) or annotation in ("UNDEFINED", "NULL")
+    has_bounds = kind.orderable and not has_no_type and physical != "INT96"
     return FooterLeaf(
         parts,
         kind,
         nullable,
         index,
-        read,
+        _decoder(kind, str(logical), unsigned, column, type) if has_bounds else None,
         physical,
         required=column.max_definition_level == 0,
         old_bounds=kind.kind in _SIGNED and physical in _NUMBERS and not unsigned,
@@ -172,6 +164,17 @@ def _leaf(parts: tuple[str, ...], field: pa.Field, nullable: bool, index: int, c
         width_bytes=type.bit_width // 8 if pa.types.is_integer(type) else None,
         bound_type=bound_type(kind.kind, physical, unsigned=unsigned),
     )
+
+
+def _kind(type: pa.DataType, annotation: str, converted_type: str | None) -> LogicalType:
+    """The logical type of a column: that of its Arrow type, unless its annotation says more."""
+    if annotation == "UUID":  # pyarrow before 21 reads plain bytes
+        return LogicalType(Kind.UUID)
+    if annotation == "JSON" or converted_type == "JSON":
+        return LogicalType(Kind.JSON)
+    if converted_type == "INTERVAL":
+        return LogicalType(Kind.INTERVAL)
+    return from_arrow(type) or LogicalType(Kind.BINARY)
 
 
 def _trusted(leaf: FooterLeaf, writer: Writer) -> FooterLeaf:
@@ -201,35 +204,40 @@ def _decoder(
     """Creates the decoder of a statistic; None if the type has no usable bounds."""
     physical = column.physical_type
     match kind.kind:
-        case Kind.BOOLEAN:
+        case Kind.BOOLEAN | Kind.BINARY:
             return _plain
         case Kind.INT:
-            if unsigned:
-                limit = 1 << (64 if physical == "INT64" else 32)
-                return lambda raw: _plain(raw % limit)
-            return _plain
+            limit = 1 << (64 if physical == "INT64" else 32)
+            return (lambda raw: _plain(raw % limit)) if unsigned else _plain
         case Kind.FLOAT | Kind.DOUBLE:
             return _half if physical == "FIXED_LEN_BYTE_ARRAY" else _plain
         case Kind.DECIMAL:
-            scale = kind.scale or 0
-            if physical in ("INT32", "INT64"):
-                return lambda raw: _plain(Decimal(raw).scaleb(-scale, _DIGITS))
-            return lambda raw: _plain(Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, _DIGITS))
+            return _decimals(kind.scale or 0, physical)
         case Kind.STRING:
             return _text
         case Kind.UUID:
             return lambda raw: _plain(raw) if len(raw) == 16 else None
-        case Kind.BINARY:
-            return _plain
         case Kind.DATE:
             return _plain if physical == "INT32" else None
         case Kind.TIME | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
-            if "nanoseconds" in logical:
-                return _nanoseconds
-            unit = next((n for n in ("milliseconds", "microseconds") if n in logical), getattr(type, "unit", "us"))
-            factor = _US_PER.get(unit)
-            return (lambda raw: _plain(raw * factor)) if factor else _nanoseconds
+            return _times(logical, type)
     return None
+
+
+def _decimals(scale: int, physical: str) -> Callable[[Any], Any]:
+    """Creates the decoder of decimals of a scale, stored as integers or as big-endian bytes."""
+    if physical in ("INT32", "INT64"):
+        return lambda raw: _plain(Decimal(raw).scaleb(-scale, _DIGITS))
+    return lambda raw: _plain(Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, _DIGITS))
+
+
+def _times(logical: str, type: pa.DataType) -> Callable[[Any], Any]:
+    """Creates the decoder of times, in the unit of the annotation or else of the Arrow type."""
+    if "nanoseconds" in logical:
+        return _nanoseconds
+    unit = next((n for n in ("milliseconds", "microseconds") if n in logical), getattr(type, "unit", "us"))
+    factor = _US_PER.get(unit)
+    return (lambda raw: _plain(raw * factor)) if factor else _nanoseconds
 
 
 def _plain(raw: Any) -> tuple[Any, Any, bool]:
@@ -271,28 +279,43 @@ def typed(values: Sequence[Any], kind: LogicalType, to_kind: LogicalType) -> pa.
     """Converts bounds from a file's type to the table's promoted type; values that do not fit become null."""
     target = to_arrow(to_kind)
     try:
-        if kind.kind is Kind.STRING and to_kind.kind is Kind.STRING:
-            return pa.array([None if value is None else value.decode() for value in values], pa.string())
-        if kind.kind in (Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
-            return pa.array(values, pa.int64()).cast(target)
-        if kind.kind is Kind.DATE:
-            days = pa.array(values, pa.int32()).cast(pa.date32())
-            return days if to_kind.kind is Kind.DATE else days.cast(target)
-        if kind.kind is Kind.INT and to_kind.kind is Kind.INT:
-            kept = [None if value is None or value > 2**63 - 1 else value for value in values]  # unsigned 64 bits
-            return pa.array(kept, pa.int64())
-        if kind.kind is Kind.INT and to_kind.kind in (Kind.DOUBLE, Kind.FLOAT):
-            limit = 2**53 if to_kind.kind is Kind.DOUBLE else 2**24
-            return pa.array([None if v is None or abs(v) > limit else float(v) for v in values], target)
-        if kind.kind is Kind.INT and to_kind.kind is Kind.DECIMAL:
-            return pa.array([None if value is None else Decimal(value) for value in values], target)
-        if kind.kind is Kind.FLOAT and to_kind.kind is Kind.DOUBLE:
-            return pa.array(values, pa.float32()).cast(pa.float64())
-        return pa.array(values, target)
+        return _converted(values, kind, to_kind)
     except (pa.ArrowException, OverflowError, UnicodeDecodeError):
         if len(values) == 1:
             return pa.nulls(1, target)
         return pa.concat_arrays([typed([value], kind, to_kind) for value in values])
+
+
+def _converted(values: Sequence[Any], kind: LogicalType, to_kind: LogicalType) -> pa.Array:
+    """As `typed`, but raises if a value does not fit the Arrow type, or a text is not UTF-8."""
+    target = to_arrow(to_kind)
+    match kind.kind, to_kind.kind:
+        case Kind.STRING, Kind.STRING:
+            return pa.array([None if value is None else value.decode() for value in values], pa.string())
+        case ((Kind.TIME | Kind.TIMESTAMP | Kind.TIMESTAMPTZ), _):
+            return pa.array(values, pa.int64()).cast(target)
+        case Kind.DATE, to:
+            days = pa.array(values, pa.int32()).cast(pa.date32())
+            return days if to is Kind.DATE else days.cast(target)
+        case Kind.INT, Kind.INT:  # those of unsigned 64 bits may not fit
+            return pa.array(_within(values, -(2**63), 2**63 - 1), pa.int64())
+        case Kind.INT, (Kind.DOUBLE | Kind.FLOAT) as to:
+            limit = _WHOLE_NUMBERS[to]
+            kept = _within(values, -limit, limit)
+            return pa.array([None if value is None else float(value) for value in kept], target)
+        case Kind.INT, Kind.DECIMAL:
+            return pa.array([None if value is None else Decimal(value) for value in values], target)
+        case Kind.FLOAT, Kind.DOUBLE:
+            return pa.array(values, pa.float32()).cast(pa.float64())
+    return pa.array(values, target)
+
+
+_WHOLE_NUMBERS: Final = {Kind.FLOAT: 2**24, Kind.DOUBLE: 2**53}  # up to which each integer has a float of its own
+
+
+def _within(values: Sequence[int | None], least: int, most: int) -> list[int | None]:
+    """The values, those outside of the limits replaced by None."""
+    return [value if value is not None and least <= value <= most else None for value in values]
 
 
 def promoted(one: LogicalType, other: LogicalType) -> LogicalType | None:
