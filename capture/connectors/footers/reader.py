@@ -169,28 +169,44 @@ def read_footers(places: Sequence[Place]) -> Iterator[Footer]:
 
 def _rolled_up(footer: Footer, leaf: FooterLeaf) -> LeafStats:
     assert leaf.index is not None
-    nulls: int | None = 0
-    nans: int | None = 0
-    size: int | None = 0
-    lower = upper = None
-    lower_exact: bool | None = True
-    upper_exact: bool | None = True
-    bounded = leaf.read is not None
-    for group in footer.groups:
-        chunk = group[leaf.index]
-        size = None if size is None or chunk.size_bytes is None else size + chunk.size_bytes
-        here = 0 if leaf.required else _nulls(leaf, chunk)
-        nulls = None if nulls is None or here is None else nulls + here
-        if leaf.is_float:
-            count = 0 if chunk.num_values == here else chunk.nan_count
-            nans = None if nans is None or count is None else nans + count
-        if not bounded or chunk.num_values in (0, here):
+    chunks = [group[leaf.index] for group in footer.groups]
+    nulls = [0 if leaf.required else _nulls(leaf, chunk) for chunk in chunks]
+    null_count = None if None in nulls else sum(filter(None, nulls))
+    nan_count = _nans(chunks, nulls) if leaf.is_float else None
+    sizes = [chunk.size_bytes for chunk in chunks]
+    size = None if None in sizes else sum(filter(None, sizes))
+    bounds = _outer_bounds(footer, leaf, chunks, nulls) if leaf.read is not None else _NO_BOUNDS
+    return LeafStats(null_count, nan_count, size, *bounds)
+
+
+def _nans(chunks: Sequence[Chunk], nulls: Sequence[int | None]) -> int | None:
+    """The NaNs of chunks with so many nulls; None if they are unknown."""
+    total = 0
+    for chunk, count in zip(chunks, nulls, strict=True):
+        if chunk.num_values == count:
+            continue
+        if chunk.nan_count is None:
+            return None
+        total += chunk.nan_count
+    return total
+
+
+_NO_BOUNDS: Final = (None, None, None, None)
+
+
+def _outer_bounds(
+    footer: Footer, leaf: FooterLeaf, chunks: Sequence[Chunk], nulls: Sequence[int | None]
+) -> tuple[Any, Any, bool | None, bool | None]:
+    """The lower and upper bound of chunks with so many nulls, and whether each is exact; all None if a chunk that has
+    values has no usable bounds."""
+    lower = upper = lower_exact = upper_exact = None
+    for chunk, null_count in zip(chunks, nulls, strict=True):
+        if chunk.num_values in (0, null_count):
             continue
         low, high = _bounds_of(leaf, chunk)
         if low is None or high is None or low[0] > high[1]:
-            bounded = False
-            continue
-        uncertain = leaf.is_coded and leaf.is_bytes and here != 0
+            return _NO_BOUNDS
+        uncertain = leaf.is_coded and leaf.is_bytes and null_count != 0
         if lower is None or low[0] <= lower:
             exact = None if uncertain else _exact(leaf, footer, chunk.min_exact, low[2])
             lower_exact = _merged(lower_exact, exact, lower, low[0])
@@ -199,9 +215,7 @@ def _rolled_up(footer: Footer, leaf: FooterLeaf) -> LeafStats:
             exact = None if uncertain else _exact(leaf, footer, chunk.max_exact, high[2])
             upper_exact = _merged(upper_exact, exact, upper, high[1])
             upper = high[1]
-    if not bounded or lower is None:
-        lower = upper = lower_exact = upper_exact = None
-    return LeafStats(nulls, nans if leaf.is_float else None, size, lower, upper, lower_exact, upper_exact)
+    return lower, upper, lower_exact, upper_exact
 
 
 def _nulls(leaf: FooterLeaf, chunk: Chunk) -> int | None:
