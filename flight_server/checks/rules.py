@@ -8,7 +8,7 @@ one value of a SELECT; `[COLUMN:] learned`, for what the history lets expect.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -142,17 +142,53 @@ def parse(
     Raises:
         InvalidArgument: The text is not a rule, or its measure does not exist.
     """
-    make = partial(Rule, text.strip(), level=level, tables=tuple(tables))
-    if (match := _REFERENCE.fullmatch(text)) and "." in match["of"]:
-        least = Condition(">=", (Limit(Fraction(match["share"] or 100) / 100),))
-        return make(CONTAINMENT, least, columns=(match["column"],), of=match["of"])
-    if match := _SELECT.fullmatch(text):
-        return make(SELECT, _condition(text, match["condition"], SELECT), of=match["sql"])
-    if match := _LEARNED.fullmatch(text):
-        return make(LEARNED, Condition("", ()), columns=(match["column"],) if match["column"] else tuple(columns))
-    if match := _UNIQUE.fullmatch(text):
-        holds = Condition("=", (Limit(Fraction(1)),))
-        return make("unique", holds, columns=(match["column"],) if match["column"] else tuple(columns))
+    make: _Make = partial(Rule, text.strip(), level=level, tables=tuple(tables))
+    given = tuple(columns)
+    special = _reference(text, make) or _select(text, make) or _without_condition(text, make, given)
+    return special or _about_measure(text, make, given, of_change)
+
+
+_Make = Callable[..., Rule]  # of a measure and a condition, with the text, the level and the tables of the rule
+
+
+def _reference(text: str, make: _Make) -> Rule | None:
+    """The rule `COLUMN in TABLE.COLUMN`; None for another text."""
+    match = _REFERENCE.fullmatch(text)
+    if match is None or "." not in match["of"]:
+        return None
+    least = Condition(">=", (Limit(Fraction(match["share"] or 100) / 100),))
+    return make(CONTAINMENT, least, columns=(match["column"],), of=match["of"])
+
+
+def _select(text: str, make: _Make) -> Rule | None:
+    """The rule `(SELECT …) CONDITION`; None for another text."""
+    match = _SELECT.fullmatch(text)
+    return match and make(SELECT, _condition(text, match["condition"], SELECT), of=match["sql"])
+
+
+def _without_condition(text: str, make: _Make, columns: tuple[str, ...]) -> Rule | None:
+    """The rules `learned` and `unique`; None for another text."""
+    forms = (
+        (_LEARNED, LEARNED, Condition("", ())),
+        (_UNIQUE, "unique", Condition("=", (Limit(Fraction(1)),))),
+    )
+    for form, measure, condition in forms:
+        if match := form.fullmatch(text):
+            return make(measure, condition, columns=_columns_of(match, columns))
+    return None
+
+
+def _columns_of(match: re.Match[str], columns: tuple[str, ...]) -> tuple[str, ...]:
+    """The column that a text names, else those given with it."""
+    return (match["column"],) if match["column"] else columns
+
+
+def _about_measure(text: str, make: _Make, columns: tuple[str, ...], of_change: bool) -> Rule:
+    """The rule `[COLUMN:] [change of] MEASURE CONDITION`.
+
+    Raises:
+        InvalidArgument: The text is not of this form, or its measure does not exist.
+    """
     match = _RULE.fullmatch(text)
     if match is None:
         raise InvalidArgument(
@@ -160,25 +196,32 @@ def parse(
             hint="must be [COLUMN:] MEASURE CONDITION, such as 'null_fraction <= 1%' or 'id: ndv >= 80% of previous', "
             "COLUMN in TABLE.COLUMN, (SELECT …) CONDITION, or learned",
         )
-    measure, measures = match["measure"], [*OF_TABLE, *OF_COLUMN]
-    measure = _ALIASES.get(measure, measure)
+    measures = [*OF_TABLE, *OF_COLUMN]
+    measure = _ALIASES.get(match["measure"], match["measure"])
     if measure not in measures:
         hint = nearest(measure, measures) or f"measures are {', '.join(measures)}"
         raise InvalidArgument(f'the rule {text!r} has the unknown measure "{measure}"', hint=hint)
     if match["change"] and measure in _NOT_RELATIVE:
         raise InvalidArgument(f"the rule {text!r} is about a change, and {measure} has none")
     changes = bool(match["change"]) or (of_change and measure not in _NOT_RELATIVE)
-    named = (match["column"],) if match["column"] else tuple(columns)
+    named = _columns_of(match, columns)
     if named and measure in OF_TABLE:
         raise InvalidArgument(f"the rule {text!r} names a column, but {measure} is of the table")
     condition = _condition(text, match["condition"], measure, changes)
-    if (changes or measure in _NOT_RELATIVE) and any(limit.is_relative for limit in condition.limits):
-        raise InvalidArgument(f"the rule {text!r} compares {measure} with another value; its limits must be constants")
-    if measure in OF_TABLE and any(
-        limit.other and limit.other[0] in OF_COLUMN and limit.other[1] is None for limit in condition.limits
-    ):
-        raise InvalidArgument(f"the rule {text!r} compares with a measure of columns", hint="say MEASURE of COLUMN")
+    _check_limits(text, measure, condition, changes)
     return make(measure, condition, columns=named, of_change=changes)
+
+
+def _check_limits(text: str, measure: str, condition: Condition, changes: bool) -> None:
+    """Refuses limits that compare what has no other value to compare with."""
+    must_be_constant = changes or measure in _NOT_RELATIVE
+    if must_be_constant and any(limit.is_relative for limit in condition.limits):
+        raise InvalidArgument(f"the rule {text!r} compares {measure} with another value; its limits must be constants")
+    if measure not in OF_TABLE:
+        return
+    others = [limit.other for limit in condition.limits if limit.other]
+    if any(other in OF_COLUMN and column is None for other, column in others):
+        raise InvalidArgument(f"the rule {text!r} compares with a measure of columns", hint="say MEASURE of COLUMN")
 
 
 def _condition(text: str, condition: str, measure: str, of_change: bool = False) -> Condition:
