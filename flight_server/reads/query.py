@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -114,28 +114,20 @@ class Queries:
         """The rows of a query with a small limit, with table names and labels added in Arrow, because a join and SQL of
         labels would double the time. None if there may be many rows, the join has more than these, or there was a
         commit in between."""
-        is_plain = request.flight.name in IN_PARTS and not scope.allow_stale and scope.pins is None
-        labels = LABELS.intersection(request.names) if is_plain and not scope.is_stored else frozenset()
-        joined = {name for name in request.names if name in TABLE_COLUMNS or "t." in source.columns[name]} | labels
-        conditions = (source.columns.get(column.strip().lower(), "") for column in tree.columns_of(request.node))
         is_few = not request.rows and request.limit is not None and request.limit <= NAMED_UP_TO
         epoch = self.versions.steady()
-        if not (is_few and source.base and joined) or epoch is None or joined - labels - {*TABLE_COLUMNS}:
+        if not (is_few and source.base) or epoch is None:
             return None
-        if any("t." in condition for condition in conditions):
+        split = _without_join(request, source, scope)
+        if split is None:
             return None
-        needed = [*request.names, *(label_columns(request.flight) if labels else [])]
-        chosen = [name for name in dict.fromkeys(needed) if name not in joined or name == "ndv_exact"]
-        values = ", ".join(
-            ["s.table_key", *(f's."{name}"' if labels else f'{source.columns[name]} AS "{name}"' for name in chosen)]
-        )
-        sql, parameters = self._sql(request, source, scope, unnamed=values)
+        sql, parameters = self._sql(request, source, scope, unnamed=split.values)
         rows = query(cursor, sql, parameters)
         if self.versions.steady() != epoch:
             return None
         keys = pc.dictionary_encode(rows["table_key"].combine_chunks())
         tables = [self.catalog.by_key(key) for key in keys.dictionary.to_pylist()]
-        if labels:
+        if split.has_labels:
             current = pa.array([table.current_snapshot_id for table in tables], pa.int64()).take(keys.indices)
             rows = with_labels(rows, current if scope.snapshot is None else scope.snapshot)
         for name in TABLE_COLUMNS:
@@ -170,6 +162,39 @@ class Queries:
             self._estimates = (epoch, dict(rows))
         tables = parts(flight) if flight in BY_SNAPSHOT else (STORED[flight],)
         return sum(self._estimates[1].get(table, 0) for table in (tables[:1] if only_current else tables))
+
+
+class _WithoutJoin(NamedTuple):
+    """A query of the rows alone.
+
+    Attributes:
+        values: SQL of their columns, the first of which is the key of the table.
+        has_labels: True if labels are added to the rows.
+    """
+
+    values: str
+    has_labels: bool
+
+
+def _without_join(request: ScanRequest, source: FlightSource, scope: ReadScope) -> _WithoutJoin | None:
+    """The query without its join; None if it has none, or needs more of it than the names of tables and labels."""
+    is_plain = request.flight.name in IN_PARTS and not scope.allow_stale and scope.pins is None
+    labels = LABELS.intersection(request.names) if is_plain and not scope.is_stored else frozenset()
+    joined = {name for name in request.names if name in TABLE_COLUMNS or "t." in source.columns[name]} | labels
+    if not joined or joined - labels - {*TABLE_COLUMNS}:
+        return None
+    conditions = (source.columns.get(column.strip().lower(), "") for column in tree.columns_of(request.node))
+    if any("t." in condition for condition in conditions):
+        return None
+    return _WithoutJoin(_own_columns(request, source, joined, has_labels=bool(labels)), bool(labels))
+
+
+def _own_columns(request: ScanRequest, source: FlightSource, joined: Collection[str], *, has_labels: bool) -> str:
+    """SQL of the columns that rows have without a join; with labels those, unlabelled, that labels are made of."""
+    needed = [*request.names, *(label_columns(request.flight) if has_labels else [])]
+    chosen = [name for name in dict.fromkeys(needed) if name not in joined or name == "ndv_exact"]
+    columns = (f's."{name}"' if has_labels else f'{source.columns[name]} AS "{name}"' for name in chosen)
+    return ", ".join(["s.table_key", *columns])
 
 
 def sort_keys(request: ScanRequest, scope: ReadScope) -> tuple[str, ...]:
