@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -87,48 +88,93 @@ def states(
     if not current:
         return found
     with database.reading() as cursor:
-        captures = _rows(cursor, _CAPTURES, current, c=_table(current))
-        scanned = {key: captured for key, _, captured, *_ in captures if captured is not None}
-        pairs = _table({key: current[key] for key in scanned}, before=pa.array(scanned.values(), pa.int64()))
-        changed = {
-            key: _share(were, are, stayed)
-            for key, *(were, are, stayed) in (_rows(cursor, _CHANGED, scanned, p=pairs) if scanned else ())
-        }
-        least = {
-            key: _share(were, are, min(were, are))
-            for key, were, are in (_rows(cursor, _ROW_COUNTS, scanned, p=pairs) if scanned else ())
-            if were is not None and are is not None
-        }
-        hashes = {key: schema_hash for key, schema_hash, *_ in captures if schema_hash is not None}
-        schemas = {
-            key: json.loads(columns)
-            for key, schema_hash, columns in _rows(cursor, "SELECT * FROM schemas WHERE {of_these}", current)
-            if hashes.get(key) == schema_hash
-        }
-        ids: dict[int, list[tuple[str, int]]] = {}
-        for key, name, column_id in _rows(cursor, "SELECT * FROM column_ids WHERE {of_these}", current):
-            ids.setdefault(key, []).append((name, column_id))
+        captures = [_Capture(*row) for row in _rows(cursor, _CAPTURES, current, c=_table(current))]
+        changes = _changes(cursor, current, captures)
+        schemas = _schemas(cursor, current, captures)
+        ids = _column_ids(cursor, current)
         active = f"SELECT DISTINCT table_key FROM jobs WHERE {{of_these}} AND state IN {ACTIVE}"
         busy = {key for (key,) in _rows(cursor, active, current)}
-    for key, schema_hash, captured, captured_hash, captured_at, behind, has_record, columns in captures:
+    for capture in captures:
+        key = capture.table_key
         leaves = {column[0] for column in schemas.get(key, ()) if column[1] not in CONTAINERS}
         names = {name: i for name, i in ids_by_name(ids.get(key, ())).items() if name in leaves}
         found[key] = TableState(
             current[key],
-            schema_hash,
+            capture.schema_hash,
             tuple(names.values()),
-            has_table_record=has_record,
-            captured_snapshot_id=captured,
-            captured_schema_hash=captured_hash,
-            captured_at=captured_at,
-            captured_columns=frozenset(columns),
-            snapshots_behind=behind,
-            changed_share=changed.get(key),
-            least_changed_share=least.get(key, 0.0),
+            has_table_record=capture.has_record,
+            captured_snapshot_id=capture.captured,
+            captured_schema_hash=capture.captured_hash,
+            captured_at=capture.captured_at,
+            captured_columns=frozenset(capture.columns),
+            snapshots_behind=capture.behind,
+            changed_share=changes.share.get(key),
+            least_changed_share=changes.least.get(key, 0.0),
             used={names[name]: reads for name, reads in used.get(key, {}).items() if name in names},
             busy=key in busy,
         )
     return found
+
+
+class _Capture(NamedTuple):
+    """A row of `_CAPTURES`: a table with its current snapshot, and the newest snapshot that was captured by a scan.
+
+    Attributes:
+        behind: Number of snapshots between them; None if unknown.
+        has_record: True if the table has a record of the current snapshot and its schema.
+        columns: Ids of the columns captured at the current snapshot.
+    """
+
+    table_key: int
+    schema_hash: str | None
+    captured: int | None
+    captured_hash: str | None
+    captured_at: datetime | None
+    behind: int | None
+    has_record: bool
+    columns: Sequence[int]
+
+
+class _Changes(NamedTuple):
+    """Shares of rows that have changed since the newest scan, by table key.
+
+    Attributes:
+        share: By the listings of files of both snapshots.
+        least: At least, by their row counts.
+    """
+
+    share: Mapping[int, float]
+    least: Mapping[int, float]
+
+
+def _changes(cursor: Connection, current: Mapping[int, int], captures: Sequence[_Capture]) -> _Changes:
+    """The changes of tables that have been scanned."""
+    scanned = {capture.table_key: capture.captured for capture in captures if capture.captured is not None}
+    if not scanned:
+        return _Changes({}, {})
+    pairs = _table({key: current[key] for key in scanned}, before=pa.array(scanned.values(), pa.int64()))
+    by_files = _rows(cursor, _CHANGED, scanned, p=pairs)
+    by_counts = _rows(cursor, _ROW_COUNTS, scanned, p=pairs)
+    counted = [row for row in by_counts if None not in row]
+    return _Changes(
+        {key: _share(were, are, stayed) for key, were, are, stayed in by_files},
+        {key: _share(were, are, min(were, are)) for key, were, are in counted},
+    )
+
+
+def _schemas(cursor: Connection, current: Mapping[int, int], captures: Sequence[_Capture]) -> dict[int, list[Any]]:
+    """Table key → columns of the schema of the current snapshot, for the tables whose schema is stored."""
+    hashes = {capture.table_key: capture.schema_hash for capture in captures if capture.schema_hash is not None}
+    rows = _rows(cursor, "SELECT * FROM schemas WHERE {of_these}", current)
+    return {key: json.loads(columns) for key, schema_hash, columns in rows if hashes.get(key) == schema_hash}
+
+
+def _column_ids(cursor: Connection, keys: Mapping[int, Any]) -> dict[int, list[tuple[str, int]]]:
+    """Table key → names and ids of its columns."""
+    ids: dict[int, list[tuple[str, int]]] = {}
+    for key, name, column_id in _rows(cursor, "SELECT * FROM column_ids WHERE {of_these}", keys):
+        ids.setdefault(key, []).append((name, column_id))
+    return ids
 
 
 def _table(of: Mapping[int, int], **more: pa.Array) -> pa.Table:
