@@ -31,25 +31,43 @@ def rules_for(reader: Reader, table: str) -> Iterator[tuple[str, str | None, str
 
 
 def _for_column(rows: list[Row]) -> Iterator[tuple[str, str]]:
+    """Level and text of each rule that the stored rows of a column meet."""
+    yield from _about_nulls(rows)
+    if _looks_like_key(rows):
+        yield "warn", "distinct_fraction >= 0.95"
+    if _is_never_negative(rows):
+        yield "fail", "min >= 0"
+
+
+def _about_nulls(rows: list[Row]) -> Iterator[tuple[str, str]]:
+    """Level and text of a rule about the share of nulls; none for a column of mostly nulls."""
     shares = [
         Fraction(row["null_count"], row["row_count"])
         for row in rows
         if row["null_count"] is not None and row["row_count"]
     ]
-    if shares:
-        worst = max(shares)
-        if worst == 0:
-            yield "fail", "null_fraction <= 0"
-        elif worst <= Fraction(1, 2):
-            yield "warn", f"null_fraction <= {min(float(worst) * 1.5, 1.0):.2g}"
+    worst = max(shares, default=None)
+    if worst == 0:
+        yield "fail", "null_fraction <= 0"
+    elif worst is not None and worst <= Fraction(1, 2):
+        yield "warn", f"null_fraction <= {min(float(worst) * 1.5, 1.0):.2g}"
+
+
+def _looks_like_key(rows: list[Row]) -> bool:
+    """True if nearly all values are distinct in every row with enough of them."""
     counted = [row for row in rows if row["ndv"] is not None and row["row_count"] and row["null_count"] is not None]
     filled = [row for row in counted if row["row_count"] - row["null_count"] >= 20]
-    if filled and all(Fraction(row["ndv"]) >= ALMOST_ALL * (row["row_count"] - row["null_count"]) for row in filled):
-        yield "warn", "distinct_fraction >= 0.95"
-    if (rows[-1]["logical_type"] or "").partition("(")[0] in ("INT", "DECIMAL", "FLOAT", "DOUBLE"):
-        lows = [row["min"] for row in rows if row["min"] is not None]
-        if lows and all(not low.startswith("-") for low in lows) and "NaN" not in lows:
-            yield "fail", "min >= 0"
+    return bool(filled) and all(
+        Fraction(row["ndv"]) >= ALMOST_ALL * (row["row_count"] - row["null_count"]) for row in filled
+    )
+
+
+def _is_never_negative(rows: list[Row]) -> bool:
+    """True for a column of numbers whose known minima all are numbers from zero on."""
+    if (rows[-1]["logical_type"] or "").partition("(")[0] not in ("INT", "DECIMAL", "FLOAT", "DOUBLE"):
+        return False
+    lows = [row["min"] for row in rows if row["min"] is not None]
+    return bool(lows) and "NaN" not in lows and not any(low.startswith("-") for low in lows)
 
 
 def to_toml(reader: Reader, table: str) -> str:
