@@ -50,22 +50,36 @@ def ls(
     with connect(connection) as client:
         rows = catalog_summary.rows(client)
     if pattern is not None:
-        patterns = [pattern]
-        if not is_pattern(pattern):  # `lake` is all of a catalog, `lake.sales` all of a schema, a full name one table
-            patterns.append(f"{pattern}.*")
-            with suppress(ValueError):
-                patterns.append(join_name(*split_name(pattern)))  # parts may have quotes that they do not need
-        matching = [row for row in rows if matcher(tuple(patterns)).fullmatch(full_name(row))]
-        if not matching:
-            matching = [row for row in rows if full_name(row).endswith(f".{pattern}")]
-        if not matching:
-            raise CommandError(f"no table matches '{pattern}'; there are {len(rows)}")
-        rows = matching
+        rows = _matching(rows, pattern)
     if not rows:
         say("no tables yet; `statflight connect CATALOG FORMAT URI` connects a lake")
     if format is not Format.TABLE:
         render.write(pa.Table.from_pylist(rows, catalog_summary.SCHEMA), format)
         return
+    _write_tables(rows)
+
+
+def _matching(rows: list[dict[str, Any]], pattern: str) -> list[dict[str, Any]]:
+    """The tables of the catalog, schema, table or pattern of this name, or else those whose names end with it.
+
+    Raises:
+        CommandError: There are none.
+    """
+    patterns = [pattern]
+    if not is_pattern(pattern):  # `lake` is all of a catalog, `lake.sales` all of a schema, a full name one table
+        patterns.append(f"{pattern}.*")
+        with suppress(ValueError):
+            patterns.append(join_name(*split_name(pattern)))  # parts may have quotes that they do not need
+    matching = [row for row in rows if matcher(tuple(patterns)).fullmatch(full_name(row))]
+    if not matching:
+        matching = [row for row in rows if full_name(row).endswith(f".{pattern}")]
+    if not matching:
+        raise CommandError(f"no table matches '{pattern}'; there are {len(rows)}")
+    return matching
+
+
+def _write_tables(rows: list[dict[str, Any]]) -> None:
+    """Writes tables for a terminal, without formats and troubles if there are none."""
     headers = ("table", "format", "rows", "files", "size", "captured", "freshness", "trouble")
     lines = [
         [

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -66,68 +66,28 @@ def capture(
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Capture each table that the targets stand for; one that fails does not stop the others."""
-    targets, at = check_targets(tables), snapshot_of(snapshot, "current", "all")
-    kinds_asked, chosen = _kinds(kinds), names_of(columns)
-    partitions = [_partition(text) for text in partition] if partition else None
     budget = {"max_rows": max_rows, "max_bytes": max_bytes, "max_seconds": max_seconds}
-    sampling = _sampling(sample, {name: most for name, most in budget.items() if most is not None})
+    asked = _Asked(
+        targets=check_targets(tables),
+        at=snapshot_of(snapshot, "current", "all"),
+        kinds=_kinds(kinds),
+        columns=names_of(columns),
+        partitions=[_partition(text) for text in partition] if partition else None,
+        sampling=_sampling(sample, {name: most for name, most in budget.items() if most is not None}),
+        engine=engine,
+        asynchronous=asynchronous,
+        format=format,
+    )
     pause = None if every is None else _seconds(every)
-    mode = "ASYNC" if asynchronous else "SYNC"
     if engine not in (None, "auto", "spark", "local"):
         misuse(f"--engine {engine!r}: must be auto, spark or local")
-
-    def once(client: StatsClient, started: float) -> int:
-        asked: dict[str, list[dict[str, Any]]] = {}  # requests for columns that were chosen
-
-        def ask(reader: ReadAhead, name: str) -> list[dict[str, Any]]:
-            if name in asked:
-                return asked[name]
-            common: dict[str, Any] = {"table": name, "snapshot": at, "mode": mode}
-            common |= {} if partitions is None else {"partitions": partitions}
-            columns = read_table(reader, "information_schema.columns", name, ["column_name", "column_id", "data_type"])
-            if not columns.num_rows:
-                require(reader, name)
-            return requests_for(common, columns.to_pylist(), chosen, kinds_asked, sampling)
-
-        names, failed = expand(client, targets)
-        rows: list[dict[str, Any]] = []
-        if chosen is not None:  # a column that a table lacks fails before anything is captured
-            reader = ReadAhead(client, names)
-            for name in names:
-                asked[name] = ask(reader, name)
-        for name, ended in capture_each(client, names, ask, partial(client.capture, engine=engine)):
-            if isinstance(ended, flight.FlightUnavailableError | flight.FlightUnauthenticatedError):
-                raise ended  # the other calls would fail too
-            if isinstance(ended, Exception):
-                words = in_flags(reason(ended))
-                warn(f"statflight: {name}: {words}")
-                rows.append({"table": name, "error": words})
-                failed += 1
-                continue
-            if chosen is None:
-                ended = without_missing(ended, at, client.column_ids)
-            rows += [{"table": name, **outcome} for outcome in ended]
-            if format is Answer.TEXT:
-                _tell(name, ended, asynchronous)
-            failed += _warn(name, ended)
-        if format is Answer.JSON:
-            tell_json(rows)
-        if partitions is not None and format is Answer.TEXT:
-            say(
-                "--partition captures files alone, which stats.files and stats.partitions show; statistics of a whole "
-                "table come with a capture of it"
-            )
-        if sys.stderr.isatty() and not asynchronous:
-            say(f"took {time.monotonic() - started:.1f} s")
-        return failed
-
     with connect(connection) as client:
         try:
-            failed = once(client, STARTED)
+            failed = _capture_once(client, asked, STARTED)
             while pause is not None:
                 time.sleep(pause)
                 try:
-                    once(client, time.monotonic())
+                    _capture_once(client, asked, time.monotonic())
                 except (pa.ArrowException, flight.FlightError) as error:  # the server may be back the next time
                     warn(f"statflight: {in_flags(reason(error)).splitlines()[0]}; tried again in {every}")
         except KeyboardInterrupt:
@@ -136,6 +96,93 @@ def capture(
             raise
     if failed:
         sys.exit(1)
+
+
+class _Asked(NamedTuple):
+    """A capture as it was asked for.
+
+    Attributes:
+        at: The snapshot: an id, `current` or `all`.
+        kinds: Kinds of statistics; None for all.
+        columns: Names of columns; None for all.
+        partitions: Values of the partitions whose files alone are captured; None for the whole table.
+        sampling: The sample to read instead of the data: its method, or that with its limits; None for none.
+        asynchronous: Do not wait for the jobs.
+    """
+
+    targets: list[str]
+    at: str | int
+    kinds: list[str] | None
+    columns: list[str] | None
+    partitions: list[dict[str, str | None]] | None
+    sampling: str | dict[str, Any] | None
+    engine: str | None
+    asynchronous: bool
+    format: Answer
+
+    def requests(self, reader: ReadAhead, name: str) -> list[dict[str, Any]]:
+        """The requests for a table, by its columns that are known.
+
+        Raises:
+            pa.ArrowInvalid: The table lacks a column that was asked for.
+        """
+        mode = "ASYNC" if self.asynchronous else "SYNC"
+        common: dict[str, Any] = {"table": name, "snapshot": self.at, "mode": mode}
+        common |= {} if self.partitions is None else {"partitions": self.partitions}
+        columns = read_table(reader, "information_schema.columns", name, ["column_name", "column_id", "data_type"])
+        if not columns.num_rows:
+            require(reader, name)
+        return requests_for(common, columns.to_pylist(), self.columns, self.kinds, self.sampling)
+
+
+def _capture_once(client: StatsClient, asked: _Asked, started: float) -> int:
+    """Captures the tables and tells the outcomes.
+
+    Args:
+        started: The time it began, by `time.monotonic`.
+
+    Returns:
+        The number of targets that failed.
+    """
+    names, failed = expand(client, asked.targets)
+    ready: dict[str, list[dict[str, Any]]] = {}
+    if asked.columns is not None:  # a column that a table lacks fails before anything is captured
+        reader = ReadAhead(client, names)
+        ready = {name: asked.requests(reader, name) for name in names}
+
+    def ask(reader: ReadAhead, name: str) -> list[dict[str, Any]]:
+        return ready[name] if name in ready else asked.requests(reader, name)
+
+    rows: list[dict[str, Any]] = []
+    for name, ended in capture_each(client, names, ask, partial(client.capture, engine=asked.engine)):
+        if isinstance(ended, flight.FlightUnavailableError | flight.FlightUnauthenticatedError):
+            raise ended  # the other calls would fail too
+        if isinstance(ended, Exception):
+            words = in_flags(reason(ended))
+            warn(f"statflight: {name}: {words}")
+            rows.append({"table": name, "error": words})
+            failed += 1
+            continue
+        outcomes = ended if asked.columns is not None else without_missing(ended, asked.at, client.column_ids)
+        rows += [{"table": name, **outcome} for outcome in outcomes]
+        if asked.format is Answer.TEXT:
+            _tell(name, outcomes, asked.asynchronous)
+        failed += _warn(name, outcomes)
+    _tell_end(asked, rows, started)
+    return failed
+
+
+def _tell_end(asked: _Asked, rows: list[dict[str, Any]], started: float) -> None:
+    """Prints what is told once of all tables: their outcomes as JSON, what partitions lack, and the time it took."""
+    if asked.format is Answer.JSON:
+        tell_json(rows)
+    elif asked.partitions is not None:
+        say(
+            "--partition captures files alone, which stats.files and stats.partitions show; statistics of a whole "
+            "table come with a capture of it"
+        )
+    if sys.stderr.isatty() and not asked.asynchronous:
+        say(f"took {time.monotonic() - started:.1f} s")
 
 
 def _seconds(text: str) -> float:

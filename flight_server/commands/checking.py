@@ -66,9 +66,8 @@ def check(
     at = None if against is None else snapshot_of(against, grammar.PREVIOUS)
     rules_given = _rules(rule or [], rules or [])
     about = None if expected is None else _expected(*expected)
-    is_check = about is None and not suggest
-    if is_check and at is None and (comparing := [each for each in rules_given if each.needs_snapshot]):
-        misuse(f"the rule {comparing[0].text!r} compares snapshots; say --against previous, or --against ID")
+    if about is None and not suggest and at is None:
+        _check_none_compares(rules_given)
     with connect(connection) as client:
         if about is not None:
             failed = for_each(
@@ -84,6 +83,13 @@ def check(
             failed = _check(client, targets, _Asked(rules_given, at, allow_inherited, strict), format)
     if failed:
         sys.exit(1)
+
+
+def _check_none_compares(rules: Sequence[grammar.Rule]) -> None:
+    """Ends the command if a rule needs a snapshot to compare with."""
+    for rule in rules:
+        if rule.needs_snapshot:
+            misuse(f"the rule {rule.text!r} compares snapshots; say --against previous, or --against ID")
 
 
 def _suggest(reader: Reader, name: str) -> None:

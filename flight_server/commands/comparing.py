@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -50,10 +51,7 @@ def diff(
     """Show the differences between two snapshots: rows, files, bytes, and each column's statistics."""
     known_name(table)
     ids = [snapshot_of(text, "current") for text in (snapshot_a, snapshot_b)]
-    try:
-        gates = [rules.parse(text, of_change=True) for text in fail_on or ()]
-    except InvalidArgument as error:
-        misuse(f"--fail-on: {error}")
+    gates = _gates(fail_on or ())
     with connect(connection) as client:
         name = find_table(client, table)
         before, after = (table_summary.gather(client, name, at) for at in ids)
@@ -75,6 +73,14 @@ def diff(
         warn(f"statflight: {result.column or 'table'}: {result.rule}: {result.detail or result.value}")
     if caught:
         sys.exit(1)
+
+
+def _gates(texts: Sequence[str]) -> list[rules.Rule]:
+    """Parses the rules of `--fail-on`."""
+    try:
+        return [rules.parse(text, of_change=True) for text in texts]
+    except InvalidArgument as error:
+        misuse(f"--fail-on: {error}")
 
 
 def _write(differences: list[Change], format: Format) -> None:

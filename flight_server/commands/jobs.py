@@ -111,15 +111,11 @@ def _made_for(job: dict[str, Any], decision: dict[str, Any]) -> bool:
 
 
 def _as_job(decisions: list[dict[str, Any]]) -> dict[str, Any]:
-    outcomes = [
-        {"outcome": one["outcome"], "engine_id": one["engine_id"], "target": {"kind": one["target_kind"]}}
-        for one in decisions
-    ]
-    lacking = dict.fromkeys(one["detail"] for one in decisions if one["outcome"] not in GOOD and one["detail"])
+    """A row of the job list for a call, by its last decision about each target."""
+    good = [one for one in decisions if one["outcome"] in GOOD]
     snapshots = {str(one["snapshot_id"]) for one in decisions}
     first, ended = decisions[0], max(one["decided_at"] for one in decisions)
     began = min(one["decided_at"] - timedelta(milliseconds=one["elapsed_ms"] or 0) for one in decisions)
-    good = sum(one["outcome"] in GOOD for one in decisions)
     return {
         "job_id": first["correlation_id"],
         "state": "SUCCEEDED" if good else "FAILED",
@@ -134,7 +130,17 @@ def _as_job(decisions: list[dict[str, Any]]) -> dict[str, Any]:
         "started_at": began,
         "finished_at": ended,
         "progress": 1.0 if good else 0.0,
-        "degraded": 0 < good < len(decisions),
-        "stats_processed": len({one["snapshot_id"] for one in decisions if one["outcome"] in GOOD}),
-        "message": "; ".join([summary_of(outcomes), *lacking]),
+        "degraded": 0 < len(good) < len(decisions),
+        "stats_processed": len({one["snapshot_id"] for one in good}),
+        "message": _message(decisions),
     }
+
+
+def _message(decisions: list[dict[str, Any]]) -> str:
+    """Summary of the outcomes, and the reasons of those that are not good."""
+    outcomes = [
+        {"outcome": one["outcome"], "engine_id": one["engine_id"], "target": {"kind": one["target_kind"]}}
+        for one in decisions
+    ]
+    lacking = dict.fromkeys(one["detail"] for one in decisions if one["outcome"] not in GOOD and one["detail"])
+    return "; ".join([summary_of(outcomes), *lacking])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,7 +70,8 @@ def _absolute(uri: str) -> str:
 
 def _tell_tables(client: StatsClient, catalog: str, tables: list[Any], answer: Answer = Answer.TEXT) -> None:
     """Prints the catalog's tables; unreadable ones go to standard error and make the exit status 1."""
-    unreadable = [entry for entry in tables if isinstance(entry, dict) and entry.get("error")]
+    entries = [entry for entry in tables if isinstance(entry, dict)]  # others are names alone
+    unreadable = [entry for entry in entries if entry.get("error")]
     failing = {entry.get("table") for entry in unreadable}
     names = sorted({full_name(row) for row in client.tables(catalog).to_pylist()} - failing)
     if answer is Answer.JSON:
@@ -78,15 +79,21 @@ def _tell_tables(client: StatsClient, catalog: str, tables: list[Any], answer: A
     else:
         for name in names:
             tell(name)
-    for entry in unreadable:
-        warn(f"statflight: {entry.get('table', catalog)}: {entry['error']}")
-    for entry in tables:
-        if isinstance(entry, dict) and entry.get("remark"):
-            warn(f"statflight: {entry['table']}: {entry['remark']}")
+    _warn_of(catalog, entries)
     if not names and not unreadable:
         say(f"{catalog}: no tables found")
     if unreadable:
         sys.exit(1)
+
+
+def _warn_of(catalog: str, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Prints the errors of tables on standard error, and after them the remarks."""
+    for entry in entries:
+        if entry.get("error"):
+            warn(f"statflight: {entry.get('table', catalog)}: {entry['error']}")
+    for entry in entries:
+        if entry.get("remark"):
+            warn(f"statflight: {entry['table']}: {entry['remark']}")
 
 
 def discover(

@@ -60,19 +60,12 @@ def of(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[click.Par
 
 
 def _parameter(name: str, hint: Any, declared: Declaration, default: Any) -> click.Parameter:
+    """The parameter of a command that a function's parameter declares."""
     kind = get_args(hint)[0] if isinstance(hint, UnionType) else hint
     is_list = get_origin(kind) is list
     item = get_args(kind)[0] if is_list else kind
     settings = dict(declared.settings)
-    least, most = settings.pop("min", None), settings.pop("max", None)
-    if get_origin(item) is tuple:
-        settings["type"] = get_args(item)
-    elif issubclass(item, StrEnum):
-        settings["type"] = _Choice(item)
-    elif least is not None or most is not None:
-        settings["type"] = (click.IntRange if item is int else click.FloatRange)(least, most)
-    else:
-        settings["type"] = item
+    settings["type"] = _click_type(item, settings.pop("min", None), settings.pop("max", None))
     required = default is inspect.Parameter.empty
     if is_list:
         settings["callback"] = lambda _context, _parameter, values: list(values) or (None if required else default)
@@ -86,6 +79,23 @@ def _parameter(name: str, hint: Any, declared: Declaration, default: Any) -> cli
     if item is bool:
         settings["is_flag"] = True
     return click.Option([name, *names], required=required, multiple=is_list, show_envvar=True, **settings)
+
+
+def _click_type(item: Any, least: Any, most: Any) -> Any:
+    """The type of click for one value of a parameter.
+
+    Args:
+        item: The value's type in the signature.
+        least: Least value of a number; None for no limit.
+        most: Greatest value of a number; None for no limit.
+    """
+    if get_origin(item) is tuple:
+        return get_args(item)
+    if issubclass(item, StrEnum):
+        return _Choice(item)
+    if least is not None or most is not None:
+        return (click.IntRange if item is int else click.FloatRange)(least, most)
+    return item
 
 
 class _Choice(click.Choice[Any]):
