@@ -119,15 +119,11 @@ def _read(expression: pc.Expression, naive_is_utc: bool) -> Any:
                 open_[-1].arguments.append(_Column(value))
             case "literal":
                 scalar = literals.column(int(value))[0]
-                if naive_is_utc and pa.types.is_timestamp(scalar.type):
-                    scalar = scalar.cast(pa.timestamp(scalar.type.unit, "UTC"))
-                open_[-1].arguments.append(scalar)
+                open_[-1].arguments.append(_scalar_in_utc(scalar) if naive_is_utc else scalar)
             case "options":
                 # Besides the options, the struct has a field with the name of its type.
                 options = literals.column(int(value))[0].as_py()
-                if naive_is_utc and isinstance(options.get("value_set"), list):
-                    options["value_set"] = [_in_utc(each) for each in options["value_set"]]
-                open_[-1].options.append(options)
+                open_[-1].options.append(_options_in_utc(options) if naive_is_utc else options)
             case _:
                 raise ValueError(f"a nested field is not a column of a flight; {_LANGUAGE}")
     (whole,) = open_[0].arguments
@@ -175,6 +171,18 @@ def _tree(call: _Call) -> Tree:
     if not isinstance(right, pa.Scalar):
         raise ValueError(f"a filter compares a column with a value; {_LANGUAGE}")
     return {"column": _column(left), "op": op, "values": [_value(right)]}
+
+
+def _scalar_in_utc(scalar: pa.Scalar) -> pa.Scalar:
+    """The literal, a timestamp as one in UTC."""
+    is_timestamp = pa.types.is_timestamp(scalar.type)
+    return scalar.cast(pa.timestamp(scalar.type.unit, "UTC")) if is_timestamp else scalar
+
+
+def _options_in_utc(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a call, with timestamps in a set of values in UTC."""
+    values = options.get("value_set")
+    return options | {"value_set": [_in_utc(value) for value in values]} if isinstance(values, list) else options
 
 
 def _in_utc(value: Any) -> Any:

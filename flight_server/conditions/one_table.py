@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,32 +35,55 @@ class TableCondition:
 
 def plan(node: Node | None, schema: pa.Schema) -> TableCondition:
     """Decomposes a condition on a flight's rows."""
-    columns = set(schema.names)
-    if not columns.issuperset(NAMES):
+    if not set(schema.names).issuperset(NAMES):
         return TableCondition(None)
     names: dict[str, set[str]] = {}
-    column, values, rest = None, (), []  # type: str | None, tuple[Any, ...], list[Node]
+    indexed: Leaf | None = None
+    rest: list[Node] = []
     for part in _conjuncts(node):
         leaf = part if isinstance(part, Leaf) and part.op in (Op.EQ, Op.IN) else None
-        column_name = leaf.column.strip().lower() if leaf is not None else ""
-        if column_name in NAMES:
-            kept = tree.equal_values(part, column_name) or set()
-            names[column_name] = names[column_name] & kept if column_name in names else kept
-            continue
-        if leaf is not None and column is None and column_name in INDEXED and column_name in columns:
-            type_ = schema.field(column_name).type
-            typed = (literals.typed_literal(value, type_) for value in leaf.values)
-            column, values = column_name, tuple(dict.fromkeys(value for value in typed if value is not None))
+        column = None if leaf is None else _column_of(leaf)
+        if column in NAMES:
+            kept = tree.equal_values(part, column) or set()
+            names[column] = names[column] & kept if column in names else kept
+        elif indexed is None and column in INDEXED and column in schema.names:
+            indexed = leaf
         else:
             rest.append(part)
-    # other terms may determine the name too, such as an Or of equal names
-    parts = [names[name] if name in names else tree.equal_values(node, name) for name in NAMES]
-    if not all(part is not None and len(part) == 1 for part in parts):
+    name = _name(node, names)
+    if name is None:
         return TableCondition(None)
     left = _all(rest)
     remaining = None if left is None else to_arrow(left, schema)
-    name = tuple(next(iter(part or ())) for part in parts)
-    return TableCondition(name, column, values, remaining)  # type: ignore[arg-type]
+    if indexed is None:
+        return TableCondition(name, kept=remaining)
+    return TableCondition(name, _column_of(indexed), _values(indexed, schema), remaining)
+
+
+def _column_of(leaf: Leaf) -> str:
+    """The name of a leaf's column as the schema writes it."""
+    return leaf.column.strip().lower()
+
+
+def _values(leaf: Leaf, schema: pa.Schema) -> tuple[Any, ...]:
+    """The values that a leaf compares with, of its column's type, without those that the type does not have."""
+    type_ = schema.field(_column_of(leaf)).type
+    typed = (literals.typed_literal(value, type_) for value in leaf.values)
+    return tuple(dict.fromkeys(value for value in typed if value is not None))
+
+
+def _name(node: Node | None, names: Mapping[str, set[str]]) -> tuple[str, str, str] | None:
+    """The name of the one table that a condition is about; None if it is not about exactly one.
+
+    Args:
+        names: Values of the parts of the name, by column, as far as single terms determine them.
+    """
+    # other terms may determine a part too, such as an Or of equal names
+    parts = [names[name] if name in names else tree.equal_values(node, name) or set() for name in NAMES]
+    if not all(len(part) == 1 for part in parts):
+        return None
+    catalog, schema, table = (next(iter(part)) for part in parts)
+    return catalog, schema, table
 
 
 def _all(parts: Sequence[Node]) -> Node | None:

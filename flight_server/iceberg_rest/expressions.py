@@ -25,7 +25,7 @@ Find = Callable[[str], Column]
 
 _COMPARES: Final = {"eq": Op.EQ, "lt": Op.LT, "lt-eq": Op.LTE, "gt": Op.GT, "gt-eq": Op.GTE}
 _WITH_VALUE: Final = frozenset({*_COMPARES, "starts-with"})
-_TESTS: Final = frozenset({"is-null", "is-nan"})
+_KINDS: Final = _WITH_VALUE | {"in", "is-null", "is-nan"}
 OPPOSITES: Final = {
     "not-eq": "eq",
     "not-in": "in",
@@ -104,22 +104,13 @@ class _Conditions:
 
     def _test(self, kind: str, term: Any, filter: Mapping[str, Any], *, negated: bool) -> Node | bool:
         """A comparison or test of one column; `kind` is one without `not-`."""
-        is_transform = isinstance(term, dict)
-        name = term.get("term") if is_transform else term
-        if kind not in _WITH_VALUE | _TESTS | {"in"} or not isinstance(name, str):
-            known = ", ".join(sorted(_WITH_VALUE | _TESTS | {"in"} | OPPOSITES.keys()))
-            raise InvalidArgument(f'filter: "{kind[:50]}" of a term is not a test: expected one of {known}')
-        if kind in _WITH_VALUE and "value" not in filter:
-            raise InvalidArgument(f'filter: "{kind}" needs a value')
-        values = filter.get("values") if kind == "in" else [filter.get("value")]
-        if not isinstance(values, list):
-            raise InvalidArgument('filter: "in" needs values: an array of literals')
+        name = _name(kind, term)
+        values = _values(kind, filter)
         column = self._find(name)
-        if is_transform or kind == "is-nan":
+        if isinstance(term, dict) or kind == "is-nan":  # of a transform, or undecided
             return True
-        is_null = Leaf(name, Op.IS_NULL)
         if kind == "is-null":
-            return Leaf(name, Op.IS_NOT_NULL) if negated else is_null
+            return Leaf(name, Op.IS_NOT_NULL if negated else Op.IS_NULL)
         literals = [_literal(value, column) for value in values]
         if None in literals or len(literals) > MAX_VALUES:
             return True
@@ -128,10 +119,39 @@ class _Conditions:
         if kind == "in" and not literals:
             return negated
         leaf = Leaf(name, Op.IN if kind == "in" else _COMPARES[kind], tuple(literals))
-        if not negated:
-            return leaf
+        return self._negation(leaf) if negated else leaf
+
+    def _negation(self, leaf: Leaf) -> Node:
+        """The opposite of a comparison, with the rows that have null where the reader takes them for different."""
         is_of_null = leaf.op is Op.IN or (leaf.op is Op.EQ and self._null_differs)
-        return Or((Not(leaf), is_null)) if is_of_null else Not(leaf)
+        return Or((Not(leaf), Leaf(leaf.column, Op.IS_NULL))) if is_of_null else Not(leaf)
+
+
+def _name(kind: str, term: Any) -> str:
+    """The name of the column of a term, which may be a transform of it.
+
+    Raises:
+        InvalidArgument: There is no such test, or no name.
+    """
+    name = term.get("term") if isinstance(term, dict) else term
+    if kind not in _KINDS or not isinstance(name, str):
+        known = ", ".join(sorted(_KINDS | OPPOSITES.keys()))
+        raise InvalidArgument(f'filter: "{kind[:50]}" of a term is not a test: expected one of {known}')
+    return name
+
+
+def _values(kind: str, filter: Mapping[str, Any]) -> list[Any]:
+    """The literals of a comparison or test; null for a test, which has none.
+
+    Raises:
+        InvalidArgument: They are missing, or those of `in` are no array.
+    """
+    if kind in _WITH_VALUE and "value" not in filter:
+        raise InvalidArgument(f'filter: "{kind}" needs a value')
+    values = filter.get("values") if kind == "in" else [filter.get("value")]
+    if not isinstance(values, list):
+        raise InvalidArgument('filter: "in" needs values: an array of literals')
+    return values
 
 
 def joined(sides: Sequence[Node | bool], *, is_and: bool) -> Node | bool:
@@ -152,24 +172,32 @@ def _literal(value: Any, column: Column) -> Scalar:
     """A literal as the column's type reads it; None if every file is kept for it."""
     value = literal_of(value)
     kind = None if column.type is None else column.type.kind
-    if kind in (None, Kind.BINARY) or isinstance(value, dict | list):
+    if kind is None or kind is Kind.BINARY or isinstance(value, dict | list):
         return None
     if kind not in (*TEMPORAL, Kind.DATE):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
-        # pyiceberg writes times as numbers: microseconds, of dates days
-        try:
-            at = _EPOCH + (timedelta(value) if kind is Kind.DATE else timedelta(microseconds=value))
-        except OverflowError:
-            return None
-        if kind is Kind.TIME:
-            return at.time().isoformat("microseconds") if at.date() == _EPOCH.date() else None
-        value = at.date().isoformat() if kind is Kind.DATE else at.replace(tzinfo=None).isoformat()
+        return _moment(value, kind)
     if isinstance(value, str) and value.startswith(("+", "-")):
         return None  # Java's form of years outside of 0000 to 9999, which no literal has
-    if kind is Kind.TIMESTAMPTZ and isinstance(value, str) and _LOCAL.fullmatch(value):
-        return f"{value}Z"  # pyiceberg leaves out the zone of an instant, which is UTC
-    return value
+    return _with_zone(value, kind)
+
+
+def _moment(value: int, kind: Kind) -> Scalar:
+    """The text of a time that pyiceberg writes as a number: days of a date, else microseconds; None if it has none."""
+    try:
+        at = _EPOCH + (timedelta(value) if kind is Kind.DATE else timedelta(microseconds=value))
+    except OverflowError:
+        return None
+    if kind is Kind.TIME:
+        return at.time().isoformat("microseconds") if at.date() == _EPOCH.date() else None
+    return _with_zone(at.date().isoformat() if kind is Kind.DATE else at.replace(tzinfo=None).isoformat(), kind)
+
+
+def _with_zone(value: Scalar, kind: Kind) -> Scalar:
+    """The literal, with the zone of an instant, UTC, which pyiceberg leaves out."""
+    is_local = kind is Kind.TIMESTAMPTZ and isinstance(value, str) and _LOCAL.fullmatch(value)
+    return f"{value}Z" if is_local else value
 
 
 def _starts_with(name: str, prefix: Scalar, column: Column) -> Node | bool:

@@ -55,11 +55,7 @@ def _converted(value: Any, type: str, *, internal: bool) -> Any:
         case "time" if internal:
             return (datetime.combine(_EPOCH, time.fromisoformat(value), UTC) - _EPOCH) // _MICROSECOND
         case "timestamp" | "timestamptz":
-            at = datetime.fromisoformat(value)
-            at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-            if internal:
-                return (at - _EPOCH) // _MICROSECOND
-            return at.isoformat() if type == "timestamptz" else at.replace(tzinfo=None).isoformat()
+            return _instant(datetime.fromisoformat(value), type, internal=internal)
         case "binary":
             return base64.b64decode(value).hex().upper()
     if type.startswith("fixed"):
@@ -67,3 +63,11 @@ def _converted(value: Any, type: str, *, internal: bool) -> Any:
     if type.startswith("decimal") and internal and (exact := Decimal(str(value))) == int(exact):
         return int(exact)
     return str(value)
+
+
+def _instant(at: datetime, type: str, *, internal: bool) -> int | str:
+    """Microseconds since 1970, or the text of a timestamp, with its zone if the type has one."""
+    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    if internal:
+        return (at - _EPOCH) // _MICROSECOND
+    return at.isoformat() if type == "timestamptz" else at.replace(tzinfo=None).isoformat()

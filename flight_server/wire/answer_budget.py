@@ -78,11 +78,16 @@ def _limited(
     left_out = [kind for kind, _, _ in mine if (at, kind) not in taken]
     if not left_out:
         return answer
-    kept = [(fields, sketches) for kind, fields, sketches in mine if kind not in left_out]
-    names = {name for fields, _ in kept for name in fields}
-    record = {name: value for name, value in answer["record"].items() if name in names}
-    more = {"sketches": [sketch for _, sketches in kept for sketch in sketches]} if "sketches" in answer else {}
-    return answer | {"record": record, "omitted": left_out} | more
+    return answer | _reduced(answer, [part for part in mine if part[0] not in left_out]) | {"omitted": left_out}
+
+
+def _reduced(answer: Mapping[str, Any], kept: Sequence[_Part]) -> dict[str, Any]:
+    """The record of an answer and its sketches, if it has any, with these parts alone."""
+    names = {name for _, fields, _ in kept for name in fields}
+    reduced: dict[str, Any] = {"record": {name: value for name, value in answer["record"].items() if name in names}}
+    if "sketches" in answer:
+        reduced["sketches"] = [sketch for _, _, sketches in kept for sketch in sketches]
+    return reduced
 
 
 def omitted(budget: str) -> dict[str, Any]:
