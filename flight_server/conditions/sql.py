@@ -111,21 +111,16 @@ def tree_of(
     def part(inner: Any) -> dict[str, Any]:
         return tree_of(inner, leaf, refuse)
 
-    def only(*names: str) -> Any:
-        """These parts of the node; refuses a node with others, as an unknown option must not be ignored silently."""
-        others = any(value for name, value in node.args.items() if name not in names)
-        if others or any(node.args.get(name) is None for name in names):
-            raise refuse(node)
-        parts = [node.args[name] for name in names]
-        return parts[0] if len(parts) == 1 else parts
+    def only(*names: str) -> list[Any]:
+        return _only(node, names, refuse)
 
     match node:
         case exp.Paren():
-            return part(only("this"))
+            return part(*only("this"))
         case exp.And() | exp.Or():
             return {"and" if isinstance(node, exp.And) else "or": [part(term) for term in chained(node)]}
         case exp.Not():
-            tree = part(only("this"))
+            tree = part(*only("this"))
             return tree | {"op": "IS_NOT_NULL"} if tree.get("op") == "IS_NULL" else {"not": tree}
         case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
             op = type(node).__name__
@@ -144,6 +139,14 @@ def tree_of(
         case exp.Column():
             return leaf(node, "", [])
     raise refuse(node)
+
+
+def _only(node: Any, names: Sequence[str], refuse: Callable[[Any], Exception]) -> list[Any]:
+    """These parts of a node; refuses a node with others, as an unknown option must not be ignored silently."""
+    others = any(value for name, value in node.args.items() if name not in names)
+    if others or any(node.args.get(name) is None for name in names):
+        raise refuse(node)
+    return [node.args[name] for name in names]
 
 
 def _leaf(column: Any, op: str, literals: Sequence[Any]) -> dict[str, Any]:

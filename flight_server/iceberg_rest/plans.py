@@ -124,12 +124,9 @@ class Plans:
         return self._page(plan, int(number))
 
     def _page(self, plan: _Plan, number: int) -> dict[str, Any]:
+        """The tasks of a page, and the delete files that they refer to."""
         rows = plan.files.slice(number * plan.page, plan.page).to_pylist()
-        deletes: Mapping[str, Any] = {"delete_files": [], "data_files": {}}
-        if any(row["delete_files"] or (row["delete_files"] is None and not plan.served.is_made_up) for row in rows):
-            if plan.served.is_made_up:
-                raise Unimplemented(f'"{plan.table.full_name}" has deletion vectors of Delta')
-            deletes = self._tables.row_deletes(plan.table, plan.snapshot_id)
+        deletes = self._deletes(plan, rows)
         partitions: dict[tuple[int | None, str | None, tuple[int, ...]], dict[str, Any]] = {}
         references: dict[int, int] = {}  # number of a delete file in the snapshot → in this page
         tasks = []
@@ -140,19 +137,7 @@ class Plans:
             path, count, applying = deletes["data_files"].get(row["file_path"], (None, row["row_count"], ()))
             if row["delete_files"] and not applying:
                 raise Unimplemented(f"the deletes of {row['file_path']} are not known any more")
-            if count is None or row["size_bytes"] is None:
-                raise Unimplemented(
-                    f"the number of rows or bytes of {row['file_path']} is not known, which readers of Iceberg rely on",
-                    hint="capture the table",
-                )
-            file = partition | {
-                "content": "data",
-                "file-path": path or url(row["file_path"]),
-                "file-format": (row["file_format"] or "PARQUET").lower(),
-                "file-size-in-bytes": row["size_bytes"],
-                "record-count": count,
-            }
-            task: dict[str, Any] = {"data-file": file}
+            task: dict[str, Any] = {"data-file": partition | _data_file(row, path, count)}
             if applying:
                 task["delete-file-references"] = [references.setdefault(at, len(references)) for at in applying]
             if plan.residual is not None:
@@ -164,6 +149,44 @@ class Plans:
         return {"file-scan-tasks": tasks} | (
             {"delete-files": [file | {"file-path": url(file["file-path"])} for file in told]} if told else {}
         )
+
+    def _deletes(self, plan: _Plan, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Delete files of a snapshot, and its data files that have some; none if these rows have none.
+
+        Raises:
+            Unimplemented: The deletes are of a kind that readers of Iceberg do not know.
+        """
+        is_made_up = plan.served.is_made_up
+        if not any(row["delete_files"] or (row["delete_files"] is None and not is_made_up) for row in rows):
+            return {"delete_files": [], "data_files": {}}
+        if is_made_up:
+            raise Unimplemented(f'"{plan.table.full_name}" has deletion vectors of Delta')
+        return self._tables.row_deletes(plan.table, plan.snapshot_id)
+
+
+def _data_file(row: Mapping[str, Any], path: str | None, count: int | None) -> dict[str, Any]:
+    """A data file of a task, without its partition.
+
+    Args:
+        row: The file in the plan.
+        path: Its address in the lake's metadata; None for that of the plan.
+        count: Its rows, deleted ones too; None if unknown.
+
+    Raises:
+        Unimplemented: Its rows or bytes are unknown.
+    """
+    if count is None or row["size_bytes"] is None:
+        raise Unimplemented(
+            f"the number of rows or bytes of {row['file_path']} is not known, which readers of Iceberg rely on",
+            hint="capture the table",
+        )
+    return {
+        "content": "data",
+        "file-path": path or url(row["file_path"]),
+        "file-format": (row["file_format"] or "PARQUET").lower(),
+        "file-size-in-bytes": row["size_bytes"],
+        "record-count": count,
+    }
 
 
 @dataclass(frozen=True)
@@ -221,12 +244,7 @@ def _partition(plan: _Plan, spec_id: int | None, text: str | None, absent: Seque
     """
     served = plan.served
     if served.is_made_up:
-        whole = values_of(text, served.specs[0])
-        nulls = [value is None for value in whole]
-        kept = [(value, type) for value, (_, type) in zip(whole, served.specs[0], strict=True) if value is not None]
-        values = [single_value(value, type, internal=plan.internal) for value, type in kept]
-        _check_decimals(plan, zip(values, (type for _, type in kept), strict=True))
-        return {"spec-id": made_up.spec_id(nulls), "partition": values}
+        return _made_up_partition(plan, text)
     spec_id = spec_id or 0
     if spec_id not in served.specs:
         raise Unimplemented(f'the metadata of "{plan.table.full_name}" has no partition spec {spec_id}')
@@ -247,6 +265,18 @@ def _partition(plan: _Plan, spec_id: int | None, text: str | None, absent: Seque
             hint="select none of these columns, or read it with statflight's client.scan, or with Spark",
         )
     return told
+
+
+def _made_up_partition(plan: _Plan, text: str | None) -> dict[str, Any]:
+    """Spec and partition values of a file of a table whose metadata is made up: a spec without the fields whose value
+    is null."""
+    fields = plan.served.specs[0]
+    whole = values_of(text, fields)
+    nulls = [value is None for value in whole]
+    kept = [(value, type) for value, (_, type) in zip(whole, fields, strict=True) if value is not None]
+    values = [single_value(value, type, internal=plan.internal) for value, type in kept]
+    _check_decimals(plan, zip(values, (type for _, type in kept), strict=True))
+    return {"spec-id": made_up.spec_id(nulls), "partition": values}
 
 
 def _check_decimals(plan: _Plan, values: Iterable[tuple[Any, str]]) -> None:

@@ -97,27 +97,48 @@ def right_ones(
         files: Files; of a table with a name mapping of its own with the column `absent`.
     """
     of_partition = {asked.find(name).id: name for name, _ in served.specs[0]} if served.is_made_up else {}
-    nulls = {
-        id: _lacking(files, asked.named[id], kept, size_of)
-        for id in sorted({asked.find(name).id for name in satisfied_by_none(asked.filter)} - of_partition.keys())
-    }
-    nulls = {id: paths for id, paths in nulls.items() if paths}
+    nulls = _only_nulls(files, asked, of_partition.keys(), kept, size_of)
     if not served.is_mapped and not nulls:
         return right(files, of_partition, asked, kept)
-    alike: dict[Any, list[int]] = {}
-    specs = files["partition_spec_id"].fill_null(0).to_pylist()
-    absent = map(tuple, files["absent"].to_pylist()) if served.is_mapped else [()] * files.num_rows
-    only_nulls = [tuple(id for id, paths in nulls.items() if path in paths) for path in files["file_path"].to_pylist()]
-    for at, key in enumerate(zip(specs, absent, only_nulls, strict=True)):
-        alike.setdefault(key, []).append(at)
     found, columns = [files.slice(0, 0)], set[str]()
-    for (spec, ids, null_ids), rows in alike.items():
+    for (spec, ids, null_ids), rows in _alike(files, served, nulls).items():
         named = zip(served.sources.get(spec, ()), served.specs.get(spec, ()), strict=False)
         names = of_partition or {id: name for id, (name, _) in named if id is not None and id in ids}
         some, of_some = right(files.take(rows), dict.fromkeys(null_ids, _NO_VALUE) | names, asked, kept)
         found.append(some)
         columns |= of_some
     return pa.concat_tables(found), columns
+
+
+def _only_nulls(
+    files: pa.Table,
+    asked: Asked,
+    of_partition: Collection[int],
+    kept: Callable[[Node], pa.ChunkedArray],
+    size_of: Callable[[int], pa.ChunkedArray | None],
+) -> dict[int, set[str]]:
+    """Id of a column whose test pyiceberg takes for true only where a file lacks it → paths of the files that have but
+    nulls of it.
+
+    Args:
+        of_partition: Ids of the columns that are left out, as their values are those of the partition.
+    """
+    ids = {asked.find(name).id for name in satisfied_by_none(asked.filter)}
+    nulls = {id: _lacking(files, asked.named[id], kept, size_of) for id in sorted(ids.difference(of_partition))}
+    return {id: paths for id, paths in nulls.items() if paths}
+
+
+def _alike(
+    files: pa.Table, served: Served, nulls: Mapping[int, set[str]]
+) -> dict[tuple[int, tuple[int, ...], tuple[int, ...]], list[int]]:
+    """The rows of files that have the same partition spec, columns that are absent, and columns with but nulls."""
+    specs = files["partition_spec_id"].fill_null(0).to_pylist()
+    absent = map(tuple, files["absent"].to_pylist()) if served.is_mapped else [()] * files.num_rows
+    only_nulls = [tuple(id for id, paths in nulls.items() if path in paths) for path in files["file_path"].to_pylist()]
+    alike: dict[tuple[int, tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for at, key in enumerate(zip(specs, absent, only_nulls, strict=True)):
+        alike.setdefault(key, []).append(at)
+    return alike
 
 
 def _lacking(
