@@ -116,26 +116,36 @@ class StatedFiles:
         if file is None or column is None or (row := int(self._row_of[file, column])) < 0:
             return ""
         stated = {name: values[row].as_py() for name, values in self._values.items()}
-        for name in COUNTED:
-            expected, found = stated[name], getattr(part, name)
-            if expected is None or found is None:
-                continue
-            if found > expected or (whole and found < expected):
-                return f"{name} {expected:,}, the data {'' if whole else 'at least '}{found:,}"
-        values = part.row_count - part.null_count
-        if not whole and None not in (stated["row_count"], stated["null_count"]):
-            most = stated["row_count"] - stated["null_count"]
-            if values > most:
-                return f"{most:,} values, the data at least {values:,}"
-        for side in SIDES:
-            expected, found = stated[side], getattr(part, side)
-            is_exact = getattr(part, exactness(side))  # else rounded outwards
-            if expected is None or found is None or found == expected or not is_exact or not lt.orderable:
-                continue
-            low, high = (expected, found) if side == "min" else (found, expected)
-            if not bounds.is_range(low, high, lt):
-                return f"{side} {_shown(expected, lt)}, the data {_shown(found, lt)}"
+        return _of_counts(stated, part, whole=whole) or _of_bounds(stated, part, lt)
+
+
+def _of_counts(stated: Mapping[str, Any], part: Partial, *, whole: bool) -> str:
+    """The first difference between counts; a sample can only have too many of something."""
+    for name in COUNTED:
+        expected, found = stated[name], getattr(part, name)
+        if expected is None or found is None:
+            continue
+        if found > expected or (whole and found < expected):
+            return f"{name} {expected:,}, the data {'' if whole else 'at least '}{found:,}"
+    if whole or None in (stated["row_count"], stated["null_count"]):
         return ""
+    values, most = part.row_count - part.null_count, stated["row_count"] - stated["null_count"]
+    return f"{most:,} values, the data at least {values:,}" if values > most else ""
+
+
+def _of_bounds(stated: Mapping[str, Any], part: Partial, lt: LogicalType) -> str:
+    """The first bound that excludes a value of the data."""
+    if not lt.orderable:
+        return ""
+    for side in SIDES:
+        expected, found = stated[side], getattr(part, side)
+        is_exact = getattr(part, exactness(side))  # else rounded outwards
+        if expected is None or found is None or found == expected or not is_exact:
+            continue
+        low, high = (expected, found) if side == "min" else (found, expected)
+        if not bounds.is_range(low, high, lt):
+            return f"{side} {_shown(expected, lt)}, the data {_shown(found, lt)}"
+    return ""
 
 
 def _shown(bound: Any, lt: LogicalType) -> str:
