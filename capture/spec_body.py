@@ -70,15 +70,7 @@ class SpecBody(Struct):
         Raises:
             InvalidField: The keys contradict each other, or a kind or the target does not exist.
         """
-        for kind in self.kinds or ():
-            if kind not in KINDS:
-                raise InvalidField(
-                    f"{where}.kinds",
-                    "unknown kind",
-                    expected=" | ".join(KINDS),
-                    actual=kind,
-                    hint=nearest(kind, list(KINDS)),
-                )
+        self._check_kinds(where)
         target = Target.table() if self.target is None else Target.parse(self.target)
         if isinstance(self.sampling, LimitedSampling):
             method, limits = self.sampling.method, self.sampling
@@ -90,11 +82,8 @@ class SpecBody(Struct):
             expected = " | ".join(other for other in Sampling if other is not Sampling.NONE)
             reason = "has no budget: it reads everything"
             raise InvalidField(f"{where}.sampling.method", reason, expected=expected, actual=method)
-        if self.partitions and target.kind not in PARTITIONED:
-            expected = " | ".join(PARTITIONED)
-            raise InvalidField(f"{where}.target", "has no partitions", expected=expected, actual=target.kind)
-        if self.partitions and method is not Sampling.NONE:
-            raise InvalidField(f"{where}.sampling", "is not for partitions", expected="NONE", actual=method)
+        if self.partitions:
+            _check_partitioned(where, target, method)
         return CaptureSpec(
             target,
             frozenset(self.kinds or ()),
@@ -105,6 +94,26 @@ class SpecBody(Struct):
             self.latency_budget_ms,
             engine,
         )
+
+    def _check_kinds(self, where: str) -> None:
+        for kind in self.kinds or ():
+            if kind not in KINDS:
+                raise InvalidField(
+                    f"{where}.kinds",
+                    "unknown kind",
+                    expected=" | ".join(KINDS),
+                    actual=kind,
+                    hint=nearest(kind, list(KINDS)),
+                )
+
+
+def _check_partitioned(where: str, target: Target, method: Sampling) -> None:
+    """Raises InvalidField if a capture of partitions cannot have the target or the method of sampling."""
+    if target.kind not in PARTITIONED:
+        expected = " | ".join(PARTITIONED)
+        raise InvalidField(f"{where}.target", "has no partitions", expected=expected, actual=target.kind)
+    if method is not Sampling.NONE:
+        raise InvalidField(f"{where}.sampling", "is not for partitions", expected="NONE", actual=method)
 
 
 class StoredSpec(SpecBody, forbid_unknown_fields=False):
