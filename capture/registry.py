@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -64,12 +64,7 @@ class Registry:
                 decisions.append(_decision(requests[at], exhausted, 0.0))
             if not pending:
                 break
-            order = {at: _order(candidates[0], requests[at]) for at, candidates in pending.items()}
-            next_at = min(pending, key=order.__getitem__)
-            engine, first = pending[next_at][0], order[next_at]
-            stage = [at for at, candidates in pending.items() if candidates[0] is engine]
-            if len(stage) < len(pending):  # other engines first, then what this one has to do after them
-                stage = [at for at in stage if order[at] == first]
+            engine, stage = _next_stage(requests, pending)
             started = time.perf_counter()
             here = set(stage)
             others = [request for at, request in enumerate(requests) if at not in here]
@@ -96,6 +91,23 @@ class Registry:
         )
         detail = "target unsupported" + (f": {'; '.join(reasons)}" if reasons else "")
         return CaptureResult(Outcome.UNCAPTURABLE, "", detail)
+
+
+def _next_stage(
+    requests: Sequence[CaptureRequest], pending: Mapping[int, Sequence[CaptureEngine]]
+) -> tuple[CaptureEngine, list[int]]:
+    """The engine whose turn it is, and the indexes of the pending requests that it gets now.
+
+    Args:
+        pending: Index of a request → its engines that are not tried yet, at least one.
+    """
+    order = {at: _order(candidates[0], requests[at]) for at, candidates in pending.items()}
+    next_at = min(pending, key=order.__getitem__)
+    engine, first = pending[next_at][0], order[next_at]
+    stage = [at for at, candidates in pending.items() if candidates[0] is engine]
+    if len(stage) < len(pending):  # other engines first, then what this one has to do after them
+        stage = [at for at in stage if order[at] == first]
+    return engine, stage
 
 
 def _order(engine: CaptureEngine, request: CaptureRequest) -> tuple[int, str]:
