@@ -178,12 +178,16 @@ def _integer_types(planned: Sequence[ScanTask], columns: Mapping[int, Column]) -
         missing -= types.keys()
         if not missing:
             break
-    for column_id in missing:
-        constants = (c.constant for task in planned for c in task.columns if c.column_id == column_id)
-        values = [value for constant in constants if constant is not None for value in constant.to_pylist()]
-        fits = all(value is None or -(2**31) <= value < 2**31 for value in values)
-        types[column_id] = pa.int32() if fits else pa.int64()
+    types |= {column_id: _constant_type(planned, column_id) for column_id in missing}
     return {column_id: _SIGNED.get(type, type) for column_id, type in types.items()}
+
+
+def _constant_type(planned: Sequence[ScanTask], column_id: int) -> pa.DataType:
+    """The type of an integer column that is a constant in each file: an int if all values fit."""
+    constants = (c.constant for task in planned for c in task.columns if c.column_id == column_id)
+    values = [value for constant in constants if constant is not None for value in constant.to_pylist()]
+    fits = all(value is None or -(2**31) <= value < 2**31 for value in values)
+    return pa.int32() if fits else pa.int64()
 
 
 def _schema(columns: Mapping[int, Column], integers: Mapping[int, pa.DataType]) -> pa.Schema:
