@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from capture.compute import file_scan
 from capture.compute.file_scan import LOCAL, Answer, Numbered, Work
 from capture.compute.fold import Fold
+from capture.compute.partial import Partial
 from capture.connectors.spi import ScanTask
 from capture.connectors.task_readers import footer
 from store.model import logical_types
@@ -117,12 +118,16 @@ def _merged(number: int, task: ScanTask, pieces: Sequence[Sequence[Answer]]) -> 
             continue
         engine_id = next((answer.engine_id for answer in answers if answer.engine_id != LOCAL), LOCAL)
         size, groups = (sum(getattr(answer, name) for answer in answers) for name in ("size_bytes", "row_groups"))
-        error, partial = next((answer.error for answer in answers if answer.error), ""), None
-        if not error:
-            fold = Fold(LogicalType(Kind.STRUCT) if column_id is None else logical_types.parse(types[column_id]))
-            for answer in answers:
-                assert answer.partial is not None
-                fold.add(answer.partial)
-            partial = fold.result()
+        error = next((answer.error for answer in answers if answer.error), "")
+        partial = None if error else _folded(answers, None if column_id is None else types[column_id])
         merged.append(Answer(number, column_id, column_ids, error, size, groups, partial, engine_id))
     return merged
+
+
+def _folded(answers: Sequence[Answer], logical_type: str | None) -> Partial:
+    """The statistics of all pieces, none of which has an error; without a type, those of tuples of columns."""
+    fold = Fold(LogicalType(Kind.STRUCT) if logical_type is None else logical_types.parse(logical_type))
+    for answer in answers:
+        assert answer.partial is not None
+        fold.add(answer.partial)
+    return fold.result()
