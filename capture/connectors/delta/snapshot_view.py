@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -175,7 +175,8 @@ class SnapshotView:
             if version.is_partition(leaf)
         }
         scanned = [leaf for leaf in leaves if leaf.column.key not in constants]
-        widths = repr([(leaf.column.key, leaf.width_bytes) for leaf in leaves if leaf.widened_from])
+        widths = _widths(leaves)
+        nested_columns = _containers(version, ids, column_names)
         is_complete = has_statistics(version, scanned)
         columns_of = ("size_bytes", "modification_time")
         sizes, times = (version.actions[column].to_pylist() for column in columns_of)
@@ -194,7 +195,7 @@ class SnapshotView:
                 mark = hashlib.sha256(f"{paths[i]}\0{sizes[i]}\0{times[i]}\0".encode("utf-8", "surrogatepass"))
                 if deleted is not None:
                     mark.update(deleted.to_numpy().tobytes())
-                if widths != "[]":  # results from before a type change have another width
+                if widths:
                     mark.update(widths.encode())
                 columns = []
                 for leaf in leaves:
@@ -202,22 +203,33 @@ class SnapshotView:
                     nowhere = constant is not None or leaf.is_void
                     path = None if nowhere else path_in_file(leaf, footers.get(i))
                     columns.append(_scan_column(leaf, ids, path, constant and constant.slice(i, 1)))
-                columns += [
-                    container(column_id, nested.column, column_key(nested.physical))
-                    for nested in containers(version.schema, column_names)
-                    if (column_id := nested.column.id_in(ids)) is not None
-                ]
                 yield ScanTask(
                     reader="parquet",
                     file_path=paths[i],
                     location=paths[i],
                     row_count=-1 if rows[i] is None else rows[i],
                     size_bytes=sizes[i],
-                    columns=tuple(columns),
+                    columns=(*columns, *nested_columns),
                     fingerprint=mark.hexdigest(),
                     storage=self._table.storage,
                     deleted_rows=deleted,
                 )
+
+
+def _widths(leaves: Sequence[DeltaColumn]) -> str:
+    """The widths of widened columns, a part of fingerprints: results from before a type change have another width;
+    empty without such columns."""
+    widths = [(leaf.column.key, leaf.width_bytes) for leaf in leaves if leaf.widened_from]
+    return repr(widths) if widths else ""
+
+
+def _containers(version: TableVersion, ids: ColumnIds, column_names: frozenset[str] | None) -> list[ScanColumn]:
+    """The sources of the columns that contain others."""
+    return [
+        container(column_id, nested.column, column_key(nested.physical))
+        for nested in containers(version.schema, column_names)
+        if (column_id := nested.column.id_in(ids)) is not None
+    ]
 
 
 def _scan_column(leaf: DeltaColumn, ids: ColumnIds, path: str | None, constant: pa.Array | None) -> ScanColumn:
