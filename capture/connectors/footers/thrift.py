@@ -97,7 +97,7 @@ def encrypted_columns(data: bytes) -> frozenset[int]:
     return frozenset(at for group in groups for at, chunk in enumerate(group) if chunk.is_encrypted)
 
 
-def _file(data: bytes) -> Chunks:
+def _file(data: bytes) -> Chunks:  # a branch for each field that is read
     file = Chunks([], [])
     orders: list[int] = []
     at = number = 0
@@ -302,7 +302,7 @@ def _integer(data: bytes, at: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), at
 
 
-def _skip(data: bytes, at: int, type: int) -> int:
+def _skip(data: bytes, at: int, type: int) -> int:  # long, because it is hot and its loops make no calls
     if type in (_I32, _I64, _I16):
         while data[at] > 127:
             at += 1
