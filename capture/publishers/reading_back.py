@@ -7,9 +7,10 @@ provides null counts and bounds, and engines define widths differently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -67,22 +68,13 @@ class WithCatalogs:
         records: dict[int, dict[str, Any]] = {}
         remarks, sources = list(native.remarks), list(native.sources)
         for home in self._homes:
-            try:
-                taken, doubt = self._from(home, namespace, name, snapshot, native, wanted)
-            except PermissionError:
-                taken, doubt = {}, "permission denied"
-            except StatflightError as error:
-                taken, doubt = {}, error.message.removeprefix(f"{home}: ")
+            read = partial(self._from, home, namespace, name, snapshot, native, wanted)
+            taken, doubt = _read_or_reason(home, read)
             records = taken | records
             sources += [f"the catalog {home}"] if taken else []
             remarks += [f"no statistics of {home}: {doubt}"] if doubt else []
-        rows = [
-            row | {"ndv": records.pop(row["column_id"])["ndv"], "ndv_exact": False}
-            if row["column_id"] in records
-            else row
-            for row in rows
-        ]
-        columns = pa.Table.from_pylist([*rows, *records.values()], COLUMN_SCHEMA) if rows or records else native.columns
+        merged = _with_distinct(rows, records)
+        columns = pa.Table.from_pylist(merged, COLUMN_SCHEMA) if merged else native.columns
         return replace(native, columns=columns, remarks=tuple(remarks), sources=tuple(sources))
 
     def _from(
@@ -121,6 +113,29 @@ class WithCatalogs:
                     },
                 )
         return records, "" if records else why
+
+
+_Records = dict[int, dict[str, Any]]  # by column id
+
+
+def _read_or_reason(home: str, read: Callable[[], tuple[_Records, str]]) -> tuple[_Records, str]:
+    """The result of `read`; no records and the reason if the catalog cannot be read."""
+    try:
+        return read()
+    except PermissionError:
+        return {}, "permission denied"
+    except StatflightError as error:
+        return {}, error.message.removeprefix(f"{home}: ")
+
+
+def _with_distinct(rows: Sequence[dict[str, Any]], records: Mapping[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of COLUMN_SCHEMA with the ndv of the records of their columns, then the records that are left."""
+    left = dict(records)
+    merged = [
+        row | {"ndv": left.pop(row["column_id"])["ndv"], "ndv_exact": False} if row["column_id"] in left else row
+        for row in rows
+    ]
+    return [*merged, *left.values()]
 
 
 def doubts(found: HomeStatistics, column: str, snapshot: Snapshot, native: NativeStats, is_listing: bool) -> str:
