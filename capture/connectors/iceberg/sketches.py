@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
 
 from capture.connectors.iceberg.io import LakeIO
-from capture.connectors.iceberg.puffin import UNREADABLE, read_file
+from capture.connectors.iceberg.puffin import UNREADABLE, Blob, read_file
 from capture.connectors.iceberg.schema import IcebergLeaf
 from capture.connectors.spi import COLUMN_SCHEMA
 from store.model.errors import StatflightError, first_line
@@ -62,15 +62,7 @@ def source_statistics(
                 columns[blob.fields[0]] = {"ndv": ndv, "ndv_exact": False}
         name = file.statistics_path.rpartition("/")[2]
         files.append(f"the Puffin file {name}")
-        try:
-            blobs = read_file(io, file.statistics_path)
-        except FileNotFoundError:
-            remarks.append(f"the statistics file {name} is missing")
-            continue
-        except UNREADABLE as error:
-            remarks.append(f"the statistics file {name} is refused: {first_line(error)}")
-            continue
-        for sketch in filter(is_ours, blobs):
+        for sketch in filter(is_ours, _blobs(io, file.statistics_path, remarks)):
             try:
                 ndv, lower, upper, exact = estimate(sketch.data)
             except StatflightError as error:
@@ -86,6 +78,18 @@ def source_statistics(
     ]
     found = pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None
     return SourceStatistics(list(sketches.values()), found, remarks, files if rows else [])
+
+
+def _blobs(io: LakeIO, path: str, remarks: list[str]) -> Sequence[Blob]:
+    """The blobs of a statistics file; none if it cannot be read, and `remarks` receive the reason."""
+    name = path.rpartition("/")[2]
+    try:
+        return read_file(io, path)
+    except FileNotFoundError:
+        remarks.append(f"the statistics file {name} is missing")
+    except UNREADABLE as error:
+        remarks.append(f"the statistics file {name} is refused: {first_line(error)}")
+    return ()
 
 
 def _number(properties: Mapping[str, str] | None) -> float | None:
