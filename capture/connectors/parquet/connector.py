@@ -6,7 +6,7 @@ import hashlib
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import ClassVar, Final
 from zlib import crc32
@@ -358,23 +358,18 @@ class ParquetConnector(Connector):
                     continue
                 other = spelt.setdefault(leaf.key.lower(), leaf.key)
                 if other != leaf.key and (other in types or footer.leaf(other) is None):
-                    raise Unreadable(
-                        f'column {leaf.name} of file "{footer.place.stem}" and {other} of '
-                        f"{'the directories' if other in types else 'files before it'} differ in case alone: they are "
-                        "one column to some readers, and two to others"
+                    raise _differs_in_case(
+                        leaf, footer, other, "the directories" if other in types else "files before it"
                     )
                 merged[leaf.key] = Merged(leaf)
-        columns = [
+        in_files = [
             Column(column.leaf.name, column.type.text, column.nullable or column.files < files, None, column.leaf.parts)
             for column in merged.values()
         ]
-        columns = structs_first(columns)
-        for key, (kind, nullable) in types.items():
-            columns.append(Column(key, kind.text, nullable, None, (key,)))
-        ints = {key: column.widths for key, column in merged.items() if column.type.kind is Kind.INT}
-        widths = {key: max(widths_seen) for key, widths_seen in ints.items() if len(widths_seen) > 1}
+        of_directories = [Column(key, kind.text, nullable, None, (key,)) for key, (kind, nullable) in types.items()]
+        schema = Schema((*structs_first(in_files), *of_directories))
         kinds = {key: kind for key, (kind, _) in types.items()}
-        return Layout(Schema(tuple(columns)), kinds, widths, comments, has_field_ids)
+        return Layout(schema, kinds, _widened(merged), comments, has_field_ids)
 
     def _stray(self, listed: Sequence[DataFile]) -> str:
         """The reason why directories `key=value` are no columns, with a file of each kind; empty if they are, or if
@@ -410,3 +405,16 @@ class ParquetConnector(Connector):
             for key, value in file.partition:
                 values[key].add(value)
         return {key: (partition_type(seen - {None}), None in seen) for key, seen in values.items()}  # type: ignore[arg-type]
+
+
+def _widened(merged: Mapping[str, Merged]) -> dict[str, int]:
+    """Column key → greatest width in bytes of integer columns that have several."""
+    widths = {key: column.widths for key, column in merged.items() if column.type.kind is Kind.INT}
+    return {key: max(of_column) for key, of_column in widths.items() if len(of_column) > 1}
+
+
+def _differs_in_case(leaf: FooterLeaf, footer: Footer, other: str, where: str) -> Unreadable:
+    return Unreadable(
+        f'column {leaf.name} of file "{footer.place.stem}" and {other} of {where} differ in case alone: they are '
+        "one column to some readers, and two to others"
+    )
