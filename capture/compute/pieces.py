@@ -108,12 +108,8 @@ def _merged(number: int, task: ScanTask, pieces: Sequence[Sequence[Answer]]) -> 
     if len(pieces) == 1:
         return [replace(answer, task=number) for answer in pieces[0]]
     types = {column.column_id: column.logical_type for column in task.columns}
-    by_target: dict[tuple[int | None, tuple[int, ...]], list[Answer]] = {}
-    for piece in pieces:
-        for answer in piece:
-            by_target.setdefault((answer.column_id, answer.column_ids), []).append(answer)
     merged = []
-    for (column_id, column_ids), answers in by_target.items():
+    for (column_id, column_ids), answers in _by_target(pieces).items():
         if len(answers) < len(pieces):  # a member of a group that has an error in another piece
             continue
         engine_id = next((answer.engine_id for answer in answers if answer.engine_id != LOCAL), LOCAL)
@@ -122,6 +118,15 @@ def _merged(number: int, task: ScanTask, pieces: Sequence[Sequence[Answer]]) -> 
         partial = None if error else _folded(answers, None if column_id is None else types[column_id])
         merged.append(Answer(number, column_id, column_ids, error, size, groups, partial, engine_id))
     return merged
+
+
+def _by_target(pieces: Sequence[Sequence[Answer]]) -> dict[tuple[int | None, tuple[int, ...]], list[Answer]]:
+    """The answers of pieces by column or group, in the order of the pieces."""
+    by_target: dict[tuple[int | None, tuple[int, ...]], list[Answer]] = {}
+    for piece in pieces:
+        for answer in piece:
+            by_target.setdefault((answer.column_id, answer.column_ids), []).append(answer)
+    return by_target
 
 
 def _folded(answers: Sequence[Answer], logical_type: str | None) -> Partial:
