@@ -23,7 +23,7 @@ from capture.spark import job, judge, language
 from capture.spark.language import NotDeterministic
 from capture.spark.session import Spark
 from capture.spec import Budget, Engine, Sampling
-from capture.spi import CaptureRequest, Outcome, TableHandle
+from capture.spi import CaptureRequest, Outcome, Sink, TableHandle
 from flight_server.client.connection import Connection
 from flight_server.worker.loop import Worker
 from store.model import schemas
@@ -72,7 +72,7 @@ class Lake:
         raise UpstreamError("no metadata")
 
 
-class MemorySink:
+class MemorySink(Sink):
     def __init__(self):
         self.rows = {}
         self.shares = []

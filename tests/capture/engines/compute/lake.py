@@ -9,14 +9,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capture.connectors.spi import Column, ScanColumn, ScanTask, container
-from capture.spi import CaptureRequest
+from capture.spi import CaptureRequest, Sink
 from store.model import schemas
 from store.model.errors import Cancelled, UpstreamError
 from store.model.targets import Target
 from tests.capture.engine_contract import check_rows
 
 
-class MemorySink:
+class MemorySink(Sink):
     """A sink in memory; the newest row of a target is the stored one."""
 
     def __init__(self, cancel_after=None):
