@@ -72,7 +72,7 @@ def look_at_table(
         "current_snapshot_id": listing.current_snapshot_id,
         "identities": identities,
         "partition_keys": list(described.partition_keys),
-        "properties": mask(described.properties),
+        "properties": mask(described.properties) | described.facts.as_property,
         "metadata_location": described.metadata_location,
         "format_schema": described.format_schema,
         "description": described.description or described.properties.get("comment"),

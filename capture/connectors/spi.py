@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from store.model.errors import Unimplemented
+from store.model.format_facts import UNKNOWN, FormatFacts
 from store.model.names import column_key
 from store.model.schemas import DELETES, SCALAR
 from store.model.statistics import INT, TEXT
@@ -182,7 +183,8 @@ def declared(table: str, schema: Schema, key: Sequence[str]) -> tuple[Constraint
 class TableDescriptor:
     """Current state of a table. `table_id` is the format's own id, `metadata_location` the address of its newest
     metadata file, `format_schema` its schema as the format writes it (JSON), `description` of the table; None if it has
-    none. `comments`: column key → comment, where `format_schema` does not have them (`comments.comments_in`)."""
+    none. `comments`: column key → comment, where `format_schema` does not have them (`comments.comments_in`). `facts`
+    of its format, without which nothing is taken for granted: no scan of the table skips a file."""
 
     namespace: str
     name: str
@@ -196,6 +198,7 @@ class TableDescriptor:
     format_schema: str | None = None
     description: str | None = None
     comments: Mapping[str, str] = field(default_factory=dict)
+    facts: FormatFacts = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _SUMMARY: Final = b"statflight.scan"
 _TABLE: Final = b"statflight.table"
 _FIELD_ID: Final = b"PARQUET:field_id"
+_UNKNOWN: Final = {"plain_parquet": False, "merges_rows": True, "deletes_rows": True, "iceberg_metadata": False}
 _FOOTERS_AT_ONCE: Final = 16  # threads
-_NO_DELETES: Final = frozenset({"parquet", "external"})  # formats without row-level deletes, or that nobody knows
 _TYPES: Final = {
     "INT": pa.int64(),
     "FLOAT": pa.float32(),
@@ -118,17 +118,29 @@ class Scan:
 
     def _check(self, rows: Sequence[Mapping[str, Any]]) -> None:
         formats = {row["file_format"] for row in rows} - {"PARQUET", None}
-        if formats or self._about["format"] in ("paimon", "lance"):
+        facts = self._facts_of_format()
+        if formats or not facts["plain_parquet"] or facts["merges_rows"]:
             shown = ", ".join(sorted(formats)) or self._about["format"]
             raise ValueError(f'"{self._table}": only plain Parquet files can be read so, not {shown}')
-        may_have_none = self._about["format"] in _NO_DELETES
-        if any(row["delete_files"] or (row["delete_files"] is None and not may_have_none) for row in rows):
+        if any(row["delete_files"] or (row["delete_files"] is None and facts["deletes_rows"]) for row in rows):
             reader = "a reader of its own format"
-            if self._about["format"] == "iceberg":
+            if facts["iceberg_metadata"]:
                 reader = "an Iceberg client, which gets the same plan from the server's HTTP port below /iceberg"
             raise ValueError(
                 f'"{self._table}" has row-level deletes, which this reader would not apply; read it by {reader}'
             )
+
+    def _facts_of_format(self) -> Mapping[str, Any]:
+        """The server's facts about the format of the table (PROTOCOL §18); of an older one what its answer implies."""
+        if "facts" in self._about:
+            return _UNKNOWN | self._about["facts"]
+        if self._about["by_id"]:
+            raise ValueError(
+                f'"{self._table}": the server is older than this client and does not say whether readers merge rows of '
+                f"format {self._about['format']}; update the server, or read it by a reader of its own format"
+            )
+        may_delete = self._about["format"] != "external"
+        return _UNKNOWN | {"plain_parquet": True, "merges_rows": False, "deletes_rows": may_delete}
 
     def _schema(self, file: pa.Schema | None) -> pa.Schema:
         """Top-level columns; types that a logical type leaves open are those of the first file."""

@@ -57,6 +57,12 @@ _PARTS: Final = ("element", "key", "value")
 _ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 
 
+def is_of_spark(schema: Any) -> bool:
+    """True if a table's schema, as its format has it, is a StructType in Spark's JSON, as Delta has it."""
+    fields = schema.get("fields", []) if isinstance(schema, dict) else []
+    return bool(fields) and all({"name", "type", "nullable"} <= field.keys() for field in fields)
+
+
 def delta_type(name: Any) -> str | None:
     """The Iceberg type of a primitive type of Delta; None if there is none."""
     text = str(name)

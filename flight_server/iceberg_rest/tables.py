@@ -12,10 +12,11 @@ from flight_server.app import App
 from flight_server.iceberg_rest import made_up
 from flight_server.iceberg_rest.partitions import result_type
 from flight_server.reads.scan_columns import Columns
-from store.catalog.capture_facts import snapshot_columns
+from store.catalog.capture_facts import format_facts, snapshot_columns
 from store.duckdb.lru import LruCache
-from store.model.catalog_entries import TableEntry
+from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import InvalidArgument, NotCaptured, Unimplemented, UpstreamError
+from store.model.format_facts import UNKNOWN, FormatFacts
 from store.model.predicates.pruning import Column
 
 CACHED_BYTES: Final = 64 << 20  # of metadata documents and of row-level deletes, each
@@ -104,15 +105,18 @@ class Tables:
             UpstreamError: Its metadata cannot be read, or no worker is connected.
             NotCaptured: It has no snapshot.
         """
-        if table.format == "iceberg":
+        facts = format_facts(self._app.database, table)
+        if facts == UNKNOWN:
+            raise UpstreamError(f'the format of "{table.full_name}" is not known', hint="discover its catalog again")
+        if facts.iceberg_metadata:
             return self._of_iceberg(table)
-        if table.format not in ("delta", "parquet"):
-            what = "known from puts only" if table.format == "external" else f"of format {table.format}"
+        if table.format == EXTERNAL or not facts.plain_parquet or facts.merges_rows:
+            what = "known from puts only" if table.format == EXTERNAL else f"of format {table.format}"
             raise Unimplemented(f'"{table.full_name}" is {what}, which readers of Iceberg cannot read')
         table = self.captured(table, "current")
         key = (table.table_key, table.current_snapshot_id or 0, self._app.versions.generation(table.table_key))
         if (served := self._made_up.get(key)) is None:
-            served = self._make_up(table)
+            served = self._make_up(table, facts)
             self._made_up.put(key, served, len(served.document))
         return served
 
@@ -155,7 +159,7 @@ class Tables:
             self._documents.put(key, served, len(served.document))
         return replace(served, columns={name: id for name, id, _ in _fields(json.loads(schema))})
 
-    def _make_up(self, table: TableEntry) -> Served:
+    def _make_up(self, table: TableEntry, facts: FormatFacts) -> Served:
         _, schema, partition_keys, properties = self._details(table)
         snapshot_id = table.current_snapshot_id
         if snapshot_id is None:
@@ -166,9 +170,16 @@ class Tables:
             )
         files = self._app.planner.plan(table, None, (), snapshot_id).files
         if any(files["delete_files"].to_pylist()):
-            raise Unimplemented(f'"{table.full_name}" has deletion vectors of Delta, which readers of Iceberg ignore')
-        if table.format == "delta" and schema:
-            columns = made_up.Columns(json.loads(schema), made_up.delta_type)
+            raise Unimplemented(
+                f'"{table.full_name}" has row-level deletes of format {table.format}, which readers of Iceberg ignore'
+            )
+        written = json.loads(schema or "null")
+        if made_up.is_of_spark(written):
+            columns = made_up.Columns(written, made_up.delta_type)
+        elif facts.reads_by_id:
+            raise Unimplemented(
+                f'columns of "{table.full_name}" have ids of format {table.format}, unknown to readers of Iceberg'
+            )
         else:
             stored = snapshot_columns(self._app.database, [(table.table_key, snapshot_id)])
             columns = made_up.Columns(

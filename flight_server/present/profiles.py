@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from store.model.format_facts import facts_in
 from store.model.logical_types import MEASURED
 
 PRODUCER: Final = "https://pypi.org/project/statflight"
@@ -24,7 +25,6 @@ _METRICS: Final = (
 _VERSION: Final = (
     "https://openlineage.io/spec/facets/1-0-1/DatasetVersionDatasetFacet.json#/$defs/DatasetVersionDatasetFacet"
 )
-_PLATFORMS: Final = {"delta": "delta-lake", "parquet": "file"}
 _QUARTILES: Final = {0.25: "firstQuartile", 0.5: "median", 0.75: "thirdQuartile"}
 
 
@@ -108,7 +108,8 @@ def datahub(profile: Profile, now: datetime) -> dict[str, Any]:
             "fieldProfiles": [_datahub_field(profile, column) for column in profile.columns],
         }
     )
-    platform = _PLATFORMS.get(str(profile.table["format"]), str(profile.table["format"]))
+    format = str(profile.table["format"])
+    platform = facts_in(format, profile.table.get("properties")).platform or format
     urn = f"urn:li:dataset:(urn:li:dataPlatform:{platform},{profile.name},PROD)"
     return {
         "proposal": {

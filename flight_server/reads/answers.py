@@ -115,7 +115,7 @@ def _result(item: Item, columns: Mapping[str, Column], value: Any) -> dict[str, 
 
 
 def _check(listing: Listing) -> None:
-    if listing.merged:
+    if listing.facts.merges_rows:
         raise _Unknown("readers merge the rows of several files")
     if not listing.whole:
         raise _Unknown("the number of the table's files is not known")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from store.history.file_spans import listed_rows
 from store.model import logical_types
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidField, NotCaptured
+from store.model.format_facts import FormatFacts, facts_in
 from store.model.names import column_key, column_parts
 from store.model.predicates import pruning
 from store.model.predicates.buckets import Bucket
@@ -62,7 +63,6 @@ METADATA: Final = b"statflight.scan"
 TABLE: Final = b"statflight.table"
 
 _LISTINGS: Final = 1024  # snapshots of which the listing is cached
-_BY_ID: Final = frozenset({"iceberg", "paimon"})
 _ALL, _SOME = "ALL", "SOME"
 _UNITS: Final = {"files": "count(*)", "rows": "sum(row_count)", "bytes": "sum(size_bytes)"}
 
@@ -89,10 +89,7 @@ class Listing:
         generation: Generation of the table before this was read.
         positions: Family of rows → position of the snapshot's listing.
         partitioned: Ids of the columns whose values are those of the partition.
-        by_id: Files are read by the ids of columns, not by their names.
-        merged: Readers merge the rows of several files: by a key, or by the row ids of Paimon's data evolution. A file
-            without a matching row may then have the newer version, or other columns, of a row in another file, so that
-            none may be skipped.
+        facts: Facts about the format of the table.
         whole: The table's record says that there are no other files.
         buckets: Column id → its partition fields with bucket transforms, which no bounds stand for.
         covered: Condition on the rows of a column → whether each file has such a row; filled by scans.
@@ -103,8 +100,7 @@ class Listing:
     positions: Mapping[str, int]
     columns: Columns
     partitioned: frozenset[int]
-    by_id: bool
-    merged: bool
+    facts: FormatFacts
     totals: Mapping[str, int]
     whole: bool
     buckets: Mapping[int, Sequence[Bucket]]
@@ -215,25 +211,21 @@ class ScanPlanner:
             stated = f"{totals['files']} of {counted[0][0]} files of snapshot {{}} are known"
             raise _not_captured(table, snapshot_id, stated)
         columns = self._columns(cursor, table, snapshot_id, positions)
-        ((partition_keys, properties, keyed),) = cursor.execute(
-            "SELECT partition_keys, properties, EXISTS (FROM table_constraints c WHERE c.table_key = t.table_key"
-            " AND c.kind = 'PRIMARY KEY') FROM tables t WHERE table_key = ?",
-            [table.table_key],
+        ((partition_keys, properties),) = cursor.execute(
+            "SELECT partition_keys, properties FROM tables WHERE table_key = ?", [table.table_key]
         ).fetchall()
-        told = json.loads(properties or "{}")
-        mapped = told.get("delta.columnMapping.mode", "none") != "none"
-        evolves = str(told.get("data-evolution.enabled")).strip().lower() == "true"
+        facts = facts_in(table.format, properties)
+        specs = json.loads(properties or "{}").get(PARTITION_SPECS) if facts.iceberg_metadata else None
         listing = Listing(
             generation,
             snapshot_id,
             positions,
             columns,
             frozenset(columns.ids_of(partition_keys or [])),
-            table.format in _BY_ID or mapped,
-            table.format == "paimon" and (keyed or evolves),
+            facts,
             totals,
             bool(counted) and counted[0][0] == totals["files"],
-            _buckets(told.get(PARTITION_SPECS)) if table.format == "iceberg" else {},
+            _buckets(specs),
         )
         self._listings.put((table.table_key, snapshot_id), listing)
         return listing
@@ -272,7 +264,8 @@ def _planned(
     about = {
         "snapshot_id": listing.snapshot_id,
         "format": table.format,
-        "by_id": listing.by_id,
+        "by_id": listing.facts.reads_by_id,  # for clients that do not know of facts
+        "facts": asdict(listing.facts),
         "columns": listing.columns.described(named if columns else None),
     }
     metadata = {METADATA: json.dumps(query.summary(kept)), TABLE: json.dumps(about)}
@@ -344,7 +337,7 @@ class Query:
         condition = None if node is None else pruning.of_files(node, find or listing.columns.find, listing.buckets)
         self.columns: tuple[int, ...] = () if condition is None else tuple(condition.columns)
         """Ids of the columns that the condition names."""
-        self._condition = pruning.undecided() if condition is not None and listing.merged else condition
+        self._condition = pruning.undecided() if condition is not None and listing.facts.merges_rows else condition
         self._files = _data_files(table_key, listing.positions)
 
     def kept(self, read: Collection[int] | None, added: Sequence[str] = ()) -> pa.Table:

@@ -26,6 +26,7 @@ from flight_server.sql.statements import (
     ShowTables,
     Statement,
 )
+from store.catalog.capture_facts import format_facts
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, NotFound, nearest
 from store.model.names import join_name
@@ -50,7 +51,6 @@ EXPLAINED: Final = pa.schema({"plan": pa.string()})
 _OF_TABLE: Final = "table_catalog = ? AND table_schema = ? AND table_name = ?"
 _TABLES: Final = "SELECT table_catalog, table_schema, table_name FROM information_schema.tables ORDER BY 1, 2, 3"
 _SCHEMAS: Final = "SELECT catalog_name, schema_name FROM information_schema.schemata"
-_ALWAYS_WITH_COLUMNS: Final = frozenset({"lance"})  # formats whose ANALYZE without a list means all columns
 _COLUMNS: Final = f"FROM information_schema.columns WHERE {_OF_TABLE} ORDER BY ordinal_position"
 _DESCRIBE: Final = f"SELECT column_name, data_type {_COLUMNS}"
 _IDS: Final = f"SELECT column_name, column_id, column_path, data_type {_COLUMNS}"
@@ -244,7 +244,8 @@ def _is_column(name: Name, row: Mapping[str, Any]) -> bool:
 def _chosen(table: TableEntry, columns: tuple[Name, ...] | Columns, call: StatementCall) -> list[Mapping[str, Any]]:
     """The columns that an ANALYZE captures with a table, each once."""
     if columns is Columns.AS_USUAL:
-        columns = Columns.ALL if table.format in _ALWAYS_WITH_COLUMNS else Columns.NONE
+        facts = format_facts(call.app.database, table)
+        columns = Columns.ALL if facts.analyzes_columns else Columns.NONE
     if columns is Columns.NONE:
         return []
     with call.app.lakes.refreshed([table], call.is_cancelled):  # its columns may have changed

@@ -10,6 +10,8 @@ from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.database import Database
 from store.duckdb.layout import BY_SPAN
 from store.history.presence import Presence
+from store.model.catalog_entries import TableEntry
+from store.model.format_facts import FormatFacts, facts_in
 from store.model.freshness import CONTRADICTED, WHOLE_TABLE
 from store.model.names import dotted_name
 
@@ -27,6 +29,12 @@ def column_ids(database: Database, table_keys: Collection[int]) -> dict[int, dic
         if '"' in name:
             dotted[table_key][dotted_name(name)] = column_id
     return {key: dotted[key] | ids[key] for key in table_keys}
+
+
+def format_facts(database: Database, table: TableEntry) -> FormatFacts:
+    """The facts about the format of a table, as its last inspection found them."""
+    ((properties,),) = database.rows("SELECT properties FROM tables WHERE table_key = ?", table.table_key)
+    return facts_in(table.format, properties)
 
 
 def identities(database: Database, table_keys: Collection[int]) -> dict[int, tuple[int, str]]:

@@ -176,10 +176,9 @@ def app_with(sinks: Sequence[Sink], root: Path, table: TableHandle) -> Iterator[
                     app.store.put([Put(flight, validation.prepare(FLIGHTS[flight], named), PutMode.UPSERT)])
         described = table.connector.describe(table.schema, table.name)
         if PARTITION_SPECS in described.properties:
+            stored = json.dumps(dict(described.properties) | described.facts.as_property)
             app.database.write(
-                lambda connection: connection.execute(
-                    "UPDATE tables SET format = 'iceberg', properties = ?", [json.dumps(dict(described.properties))]
-                )
+                lambda connection: connection.execute("UPDATE tables SET format = 'iceberg', properties = ?", [stored])
             )
             app.catalog.reload(app.database.read())
             app.database.versions.renew()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -40,6 +40,7 @@ from capture.connectors.spi import (
 from capture.connectors.storage.immutable_cache import FILES, scope
 from capture.connectors.storage.lake_directories import Lake, Tables
 from capture.connectors.storage.places import Place, Unreadable, unknown_snapshot
+from store.model.format_facts import FormatFacts
 
 
 class DeltaConnector(Connector):
@@ -90,6 +91,7 @@ class DeltaConnector(Connector):
             metadata_location=outline.commit_file,
             format_schema=outline.schema.text,
             description=outline.description,
+            facts=_facts(outline.configuration),
         )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
@@ -195,6 +197,15 @@ class DeltaConnector(Connector):
                 outline = replace(log.outline, commit_file=written)
                 FILES.put(key, outline, outline.size_bytes)
         return outline
+
+
+def _facts(configuration: Mapping[str, str]) -> FormatFacts:
+    return FormatFacts(
+        reads_by_id=configuration.get("delta.columnMapping.mode", "none") != "none",
+        merges_rows=False,
+        plain_parquet=True,
+        platform="delta-lake",
+    )
 
 
 def _identity(table: Place, version: int, log: LogFiles) -> str:

@@ -27,7 +27,9 @@ from capture.connectors.spi import (
     declared,
 )
 from capture.connectors.storage.immutable_cache import scope
+from store.model.format_facts import FormatFacts
 
+_FACTS = FormatFacts(merges_rows=False, plain_parquet=True, iceberg_metadata=True)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -68,6 +70,7 @@ class IcebergConnector(Connector):
                 declared(name, columns, key),
                 table.location,
                 schema.model_dump_json(),
+                facts=_FACTS,
             )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:

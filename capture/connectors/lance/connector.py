@@ -29,8 +29,10 @@ from capture.connectors.spi import (
 from capture.connectors.storage.lake_directories import Lake
 from capture.connectors.storage.places import Place, unknown_snapshot, unknown_table
 from store.model.errors import NotFound, first_line
+from store.model.format_facts import FormatFacts
 
 SUFFIX = ".lance"
+_FACTS: Final = FormatFacts(reads_by_id=False, merges_rows=False, analyzes_columns=True)
 _MANIFEST: Final = re.compile(r"(\d+)\.manifest")
 
 
@@ -60,6 +62,7 @@ class LanceConnector(Connector):
                 to_schema(dataset.schema),
                 properties=properties,
                 metadata_location=_manifests(place).get(dataset.version),
+                facts=_FACTS,
             )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:

@@ -43,6 +43,7 @@ from capture.connectors.spi import (
 )
 from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.places import Place, unknown_snapshot
+from store.model.format_facts import FormatFacts
 
 OWN_OPTIONS: Final = ("warehouse", "catalog-key")
 
@@ -80,6 +81,7 @@ class PaimonConnector(Connector):
                 _address(place, table, f"{table.schema_manager.schema_path}/schema-{table_schema.id}"),
                 _schema_json(table_schema),
                 table_schema.comment or None,
+                facts=_facts(table_schema),
             )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
@@ -215,6 +217,12 @@ def _tagged(table: Any) -> dict[int, _Tag]:
 def _address(place: Place, table: Any, file: str) -> str:
     """The address of a table's file, as users write the table's own."""
     return place.below(file.removeprefix(str(table.table_path)).lstrip("/")).name
+
+
+def _facts(table_schema: Any) -> FormatFacts:
+    """Rows are merged by the primary key, or in data evolution by row ids, as files may hold some columns only."""
+    evolves = str(table_schema.options.get("data-evolution.enabled")).strip().lower() == "true"
+    return FormatFacts(merges_rows=bool(table_schema.primary_keys) or evolves)
 
 
 def _schema_json(table_schema: Any) -> str:

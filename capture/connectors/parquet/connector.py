@@ -59,10 +59,14 @@ from capture.connectors.spi import (
 from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Folder, Lake, folder_at
 from capture.connectors.storage.places import NoLake, Place, Unreadable, batched, unknown_table
+from store.model.format_facts import FormatFacts
 from store.model.logical_types import Kind, LogicalType, parse
 from store.model.schemas import REMARK
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
+_FACTS: Final = FormatFacts(
+    reads_by_id=False, merges_rows=False, deletes_rows=False, plain_parquet=True, platform="file"
+)
 _PART: Final = 256  # approximate number of files per `FilePart`
 
 _WILD = re.compile(r"[*?\[]")
@@ -137,6 +141,7 @@ class ParquetConnector(Connector):
             | ({"parquet.field-ids": "true"} if layout.has_field_ids else {})
             | ({REMARK: remark} if (remark := self._stray(listing.files)) else {}),
             comments=layout.comments,
+            facts=_FACTS,
         )
 
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:

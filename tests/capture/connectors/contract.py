@@ -19,7 +19,9 @@ import pytest
 from capture.compute.file_scan import Work, scan
 from capture.connectors import open_connector
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, FILE_SCHEMA, Connector, ConnectorConfig
+from capture.inspection import look_at_table
 from store.model.errors import InvalidArgument, NotFound, StatflightError
+from store.model.format_facts import UNKNOWN, FormatFacts, facts_in
 from store.model.logical_types import parse
 
 METADATA = frozenset({"metadata_location", "format_schema", "manifest_list", "summary"})
@@ -44,6 +46,7 @@ class ConnectorContract:
     has_column_sizes: ClassVar[bool] = False
     is_directory: ClassVar[bool] = True  # the uri is a path
     metadata: ClassVar[frozenset[str]] = frozenset()  # the fields of `METADATA` that the format has
+    facts: ClassVar[FormatFacts] = UNKNOWN
 
     @pytest.fixture
     def config(self, tmp_path: Path) -> ConnectorConfig:
@@ -75,6 +78,13 @@ class ConnectorContract:
         assert truth.namespace in connector.list_namespaces()
         assert truth.name in connector.list_tables(truth.namespace)
         assert connector.list_tables("no such namespace") == []
+
+    def test_facts_of_the_format_are_stated(self, connector, truth):
+        assert connector.describe(truth.namespace, truth.name).facts == self.facts
+        assert (
+            facts_in(connector.format, json.dumps(look_at_table(connector, truth.namespace, truth.name)["properties"]))
+            == self.facts
+        )
 
     def test_an_unknown_table_is_not_found(self, connector, truth):
         with pytest.raises(NotFound, match="nowhere"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -14,9 +15,12 @@ import pytest
 
 from flight_server.client import StatsClient
 from flight_server.reads.scan_plan import METADATA, SCHEMA, TABLE
+from store.model.format_facts import OF_PUTS, UNKNOWN
 from tests.flight_server.command_line import KEY, NAME
 
 COUNTS = {"all": 5, "kept": 2, "skipped_by_partition": 1, "skipped_by_bounds": 2}
+PLAIN = OF_PUTS  # facts of a format of plain files
+DELETED = {"delete_files": [{"file_path": "d", "file_content": "POSITION_DELETES"}]}
 COLUMNS = [(1, "id", "INT"), (2, "name", "STRING"), (3, "region", "STRING")]
 
 
@@ -41,7 +45,7 @@ def client(server):
 def scanned(server, client, tmp_path):
     """Function that plans a scan of files, each the keys of its row and the Arrow table in it."""
 
-    def scanned(*files, columns=COLUMNS, format="parquet", by_id=False, where=None):
+    def scanned(*files, columns=COLUMNS, format="parquet", by_id=False, where=None, facts=PLAIN):
         rows = []
         for at, (row, table) in enumerate(files):
             path = tmp_path / f"{at} ü.parquet"
@@ -60,6 +64,8 @@ def scanned(server, client, tmp_path):
             )
         described = [{"id": id, "path": name.split("."), "type": type} for id, name, type in columns]
         about = {"snapshot_id": 7, "format": format, "by_id": by_id, "columns": described}
+        if facts is not None:
+            about["facts"] = asdict(replace(facts, reads_by_id=by_id))
         metadata = {METADATA: json.dumps(dict.fromkeys(("files", "rows", "bytes"), COUNTS)), TABLE: json.dumps(about)}
         server.tables["scan"] = pa.Table.from_pylist(rows, SCHEMA).replace_schema_metadata(metadata)
         return client.scan(NAME, where=where)
@@ -139,20 +145,38 @@ def test_paths_may_be_urls(scanned):
 
 
 @pytest.mark.parametrize(
-    ("row", "format", "message"),
+    ("row", "facts", "message"),
     [
-        ({"delete_files": [{"file_path": "d", "file_content": "POSITION_DELETES"}]}, "iceberg", "by an Iceberg client"),
-        ({"delete_files": None}, "delta", "row-level deletes"),
-        ({"file_format": "ORC"}, "iceberg", "not ORC"),
-        ({}, "paimon", "not paimon"),
+        (DELETED, replace(PLAIN, iceberg_metadata=True), "by an Iceberg client"),
+        (DELETED, None, "by a reader of its own"),
+        ({"delete_files": None}, replace(PLAIN, deletes_rows=True), "row-level deletes"),
+        ({"delete_files": None}, None, "row-level deletes"),
+        ({"file_format": "ORC"}, PLAIN, "not ORC"),
+        ({"file_format": "ORC"}, None, "not ORC"),
+        ({}, replace(PLAIN, plain_parquet=False), "not made-up"),
+        ({}, replace(PLAIN, merges_rows=True), "not made-up"),
+        ({}, UNKNOWN, "not made-up"),
     ],
 )
-def test_what_names_cannot_read_is_refused(scanned, row, format, message):
-    scan = scanned((row, None), format=format)
+def test_what_names_cannot_read_is_refused(scanned, row, facts, message):
+    """None: an older server, which does not send facts."""
+    scan = scanned((row, None), format="made-up", facts=facts)
     for read in (scan.dataset, scan.polars):
         with pytest.raises(ValueError, match=message) as refusal:
             read()
         assert NAME in str(refusal.value)
+
+
+def test_plain_files_of_an_older_server_are_read(scanned):
+    rows = pa.table({"id": [5], "name": ["a"], "region": ["eu"]})
+    assert scanned(({}, rows), facts=None).dataset().to_table()["id"].to_pylist() == [5]
+    assert scanned(({"delete_files": None}, rows), format="external", facts=None).dataset().count_rows() == 1
+
+
+def test_files_that_an_older_server_may_merge_are_refused(scanned):
+    scan = scanned(({}, by_id(id=1, name=2, region=3)), format="made-up", by_id=True, facts=None)
+    with pytest.raises(ValueError, match="does not say whether readers merge rows of format made-up; update"):
+        scan.dataset()
 
 
 # Columns by id.

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from flight_server.present.profiles import Profile, datahub, openlineage, openmetadata
+from store.model.format_facts import FormatFacts
 from tests.flight_server.fake_server import FakeServer
 from tests.http_receiver import receiving
 
@@ -57,7 +58,8 @@ COLUMNS = [
         "stddev": None,
     },
 ]
-TABLE = KEY | {"format": "delta", "location": "s3://bucket/lake/t"}
+FACTS = json.dumps(FormatFacts(platform="delta-lake").as_property)
+TABLE = KEY | {"format": "delta", "location": "s3://bucket/lake/t", "properties": FACTS}
 RECORD = KEY | {"row_count": 10, "data_file_count": 2, "total_size_bytes": 99}
 BUCKETS = [
     KEY
@@ -98,6 +100,8 @@ def test_openlineage_document_has_numbers_only():
 def test_datahub_document_has_all_statistics_and_values_on_request():
     proposal = datahub(profile(), NOW)["proposal"]
     assert proposal["entityUrn"] == "urn:li:dataset:(urn:li:dataPlatform:delta-lake,lake.s.t,PROD)"
+    plain = datahub(profile(table=TABLE | {"properties": None}), NOW)["proposal"]
+    assert plain["entityUrn"] == "urn:li:dataset:(urn:li:dataPlatform:delta,lake.s.t,PROD)"
     value = json.loads(proposal["aspect"]["value"])
     assert (value["rowCount"], value["columnCount"], value["sizeInBytes"]) == (10, 3, 99)
     first, second, _ = value["fieldProfiles"]

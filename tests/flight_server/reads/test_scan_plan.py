@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from flight_server.reads.scan_plan import METADATA, SCHEMA
+from flight_server.reads.scan_plan import METADATA, SCHEMA, TABLE
 from flight_server.wire.plan_request import find
 from store.model.errors import InvalidArgument, NotCaptured, NotFound
+from store.model.format_facts import FACTS, UNKNOWN, FormatFacts
 from store.model.logical_types import parse
 from store.model.predicates.buckets import hash_of
 from store.model.schemas import PARTITION_SPECS
@@ -17,6 +19,7 @@ from tests.flight_server.serving import app_in, put
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
 FILES = 5
+BUCKETS = FormatFacts(merges_rows=False, iceberg_metadata=True).as_property
 
 
 def with_files(app):
@@ -215,7 +218,7 @@ def test_buckets_of_partitions_skip_files(app):
     put(app, [whole | {"file_path": f"f{i}"} | part for i, part in enumerate(parts)], "stats.files")
     app.database.write(
         lambda connection: connection.execute(
-            "UPDATE tables SET format = 'iceberg', properties = ?", [json.dumps({PARTITION_SPECS: specs})]
+            "UPDATE tables SET format = 'iceberg', properties = ?", [json.dumps({PARTITION_SPECS: specs} | BUCKETS)]
         )
     )
     app.catalog.reload(app.database.read())
@@ -285,24 +288,40 @@ def test_names_are_checked(app):
         plan(app, "id = 25")
 
 
-@pytest.mark.parametrize(
-    "merges",
-    [
-        "INSERT INTO table_constraints SELECT table_key, 'PRIMARY KEY', 'pk', 1, 'Id', NULL FROM tables",
-        """UPDATE tables SET properties = '{"data-evolution.enabled": "true"}'""",
-    ],
-)
-def test_files_that_readers_merge_are_all_kept(app, merges):
-    """A file without a matching row may have the newer version, or other columns, of a row elsewhere."""
-    app.database.write(lambda connection: connection.execute(merges))
-    assert kept(app, "id = 25") == {"f2": "SOME"}
-    app.database.write(lambda connection: connection.execute("UPDATE tables SET format = 'paimon'"))
+def looked_at(app, properties):
+    """Makes the table one of a connector, with these properties since its last inspection."""
+    sql = "UPDATE tables SET format = 'made-up', properties = ?"
+    app.database.write(lambda connection: connection.execute(sql, [properties]))
     app.catalog.reload(app.database.read())
     app.database.versions.renew()
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        pytest.param(json.dumps(FormatFacts(merges_rows=True).as_property), id="merged"),
+        pytest.param("{}", id="stored before there were facts"),
+        pytest.param(None, id="without properties"),
+        pytest.param(json.dumps({FACTS: "no JSON"}), id="damaged"),
+    ],
+)
+def test_files_that_readers_merge_are_all_kept(app, properties):
+    """A file without a matching row may have the newer version, or other columns, of a row elsewhere."""
+    looked_at(app, json.dumps(FormatFacts(merges_rows=False).as_property))
+    assert kept(app, "id = 25") == {"f2": "SOME"}
+    looked_at(app, properties)
     files = plan(app, "id = 25").files
     assert files["kept_because"].to_pylist() == ["NOT_PRUNING"] * FILES
     with pytest.raises(InvalidArgument, match="no column"):
         plan(app, "idd = 25")
+
+
+@pytest.mark.parametrize("facts", [UNKNOWN, FormatFacts(False, False, True, True, True, True, "x")])
+def test_clients_are_told_the_facts_of_the_format(app, facts):
+    looked_at(app, json.dumps(facts.as_property))
+    about = json.loads(plan(app).files.schema.metadata[TABLE])
+    assert about["facts"] == asdict(facts)
+    assert about["by_id"] == facts.reads_by_id
 
 
 def test_what_is_cached_of_a_snapshot_ends_with_the_next_put(app):

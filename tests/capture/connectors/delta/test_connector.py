@@ -15,6 +15,7 @@ from capture.connectors.delta.table_log import LogSlice, TableLog
 from capture.connectors.spi import Column, ConnectorConfig
 from capture.connectors.storage.places import Unreadable
 from store.model.errors import NotFound, UpstreamError
+from store.model.format_facts import FormatFacts
 from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
 from tests.capture.connectors.delta.lakes import LAKES, captured, connector, ids_of, needs_lakes, scanned
 
@@ -22,6 +23,7 @@ deltalake = pytest.importorskip("deltalake")
 
 
 class TestContract(ConnectorContract):
+    facts = FormatFacts(reads_by_id=False, merges_rows=False, plain_parquet=True, platform="delta-lake")
     metadata = METADATA
 
     @pytest.fixture
@@ -330,6 +332,7 @@ def test_not_null_and_check_constraints_are_described(tmp_path):
 def test_mapped_columns_have_logical_names_and_field_ids():
     found = connector(LAKES)
     table = found.describe("default", "table_with_column_mapping")
+    assert table.facts.reads_by_id
     assert [(c.name, c.field_id) for c in table.schema.columns] == [("Company Very Short", 1), ("Super Name", 2)]
     _, rows = captured(found, "table_with_column_mapping")
     assert min(r["min"] for r in rows["Super Name"]) == "Anthony Johnson"

@@ -10,6 +10,7 @@ import pytest
 
 from capture.connectors.spi import ConnectorConfig
 from store.model.errors import NotFound, UpstreamError
+from store.model.format_facts import FormatFacts
 from tests.capture.connectors import iceberg_tables as built
 from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
 from tests.capture.connectors.iceberg.lake import ROWS, directory, home, lake, rows, stats
@@ -25,6 +26,7 @@ def of_two_appends(root):
 
 
 class TestContract(ConnectorContract):
+    facts = FormatFacts(merges_rows=False, plain_parquet=True, iceberg_metadata=True)
     metadata = METADATA
     has_column_sizes = True
     is_directory = False
@@ -41,6 +43,7 @@ class TestContract(ConnectorContract):
 
 
 class TestContractOfADirectory(ConnectorContract):
+    facts = FormatFacts(merges_rows=False, plain_parquet=True, iceberg_metadata=True)
     metadata = METADATA
     has_column_sizes = True
 

@@ -17,6 +17,7 @@ from capture.connectors.lance.connector import LanceConnector
 from capture.connectors.lance.statistics import dataset_uri, schema_hash, spark_type
 from capture.connectors.spi import ConnectorConfig
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
+from store.model.format_facts import FormatFacts
 from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
 
 IDS = {"id": 1, "x": 2, "label": 3}
@@ -54,6 +55,7 @@ def file_rows(native) -> list[dict]:
 
 
 class TestContract(ConnectorContract):
+    facts = FormatFacts(reads_by_id=False, merges_rows=False, analyzes_columns=True)
     metadata = METADATA - {"format_schema"}
     has_table_id = False
     has_native_bounds = False

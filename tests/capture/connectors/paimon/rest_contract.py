@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capture.connectors.spi import ConnectorConfig
+from store.model.format_facts import FormatFacts
 from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
 from tests.capture.connectors.paimon.warehouse import rows
 
@@ -15,6 +16,7 @@ class RestContract(ConnectorContract):
     """The fixture `catalog` is the address of a server whose warehouse `wh` has the table sales.events."""
 
     metadata = METADATA
+    facts = FormatFacts(merges_rows=False)
     is_directory = False
 
     @pytest.fixture

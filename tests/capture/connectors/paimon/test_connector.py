@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
+from store.model.format_facts import FormatFacts
 from tests.capture.connectors.contract import METADATA, ConnectorContract, Truth
 
 pytest.importorskip("pypaimon")
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Specifying null_placement:Future
 
 
 class TestAppend(ConnectorContract):
+    facts = FormatFacts(merges_rows=False)
     metadata = METADATA
     has_table_id = False
 
@@ -47,6 +49,7 @@ class TestAppend(ConnectorContract):
 
 
 class TestPrimaryKey(ConnectorContract):
+    facts = FormatFacts(merges_rows=True)
     metadata = METADATA
     has_table_id = False
 

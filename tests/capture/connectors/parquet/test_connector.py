@@ -21,6 +21,7 @@ from capture.connectors.parquet.connector import ParquetConnector, folder_at
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import Unreadable
 from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
+from store.model.format_facts import FormatFacts
 from store.model.logical_types import parse
 from store.model.schemas import REMARK
 from tests.capture.connectors.contract import ConnectorContract, Truth
@@ -54,6 +55,7 @@ def write(path: Path, table: pa.Table, **options) -> Path:
 
 
 class TestContract(ConnectorContract):
+    facts = FormatFacts(False, False, False, plain_parquet=True, platform="file")
     has_table_id = False
     has_column_sizes = True
 
