@@ -1,4 +1,5 @@
-"""Directions of imports between packages and their rooms, import cycles, and the modules that the clients import."""
+"""Directions of imports between packages and their rooms, import cycles, the modules that the clients import, and that
+no file of the core names a format."""
 
 from __future__ import annotations
 
@@ -189,6 +190,30 @@ def test_modules_have_no_import_cycle():
     while free := {name for name, others in left.items() if not others}:
         left = {name: others - free for name, others in left.items() if name not in free}
     assert left == {}
+
+
+FORMATS = ("delta", "iceberg", "lance", "paimon")
+NAMES_FORMATS = (
+    *(f"capture/connectors/{name}/" for name in FORMATS),
+    "capture/connectors/__init__.py",  # registry of connectors and of readers of their files
+    "capture/homes.py",  # registry of publishers
+    "capture/publishers/",
+    "flight_server/present/demo.py",  # makes a lake of each format
+    "flight_server/present/doctor.py",  # names the libraries of each
+)
+
+
+def test_core_names_no_format():
+    """It goes by facts that connectors state (`store.model.format_facts`)."""
+    named = {
+        f"{file.relative_to(ROOT)}:{node.lineno} {node.value}"
+        for file in modules().values()
+        if not str(file.relative_to(ROOT)).startswith(NAMES_FORMATS)
+        if any(f'"{name}"' in file.read_text(encoding="utf-8") for name in FORMATS)  # walking all trees takes seconds
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.Constant) and node.value in FORMATS
+    }
+    assert named == set()
 
 
 def loaded_by(module: str, *packages: str) -> set[str]:
