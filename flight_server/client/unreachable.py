@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Mapping
@@ -45,15 +46,21 @@ def without_proxy_on_loopback(address: str, options: Mapping[str, Any]) -> dict[
     """
     given = list(options.get("generic_options") or ())
     is_chosen = any(name == NO_PROXY[0] for name, _ in given)
-    if is_chosen or not _is_here(urlsplit(address).hostname or ""):
+    if is_chosen or not is_here(urlsplit(address).hostname or ""):
         return dict(options)
     return {**options, "generic_options": [*given, NO_PROXY]}
 
 
-def _is_here(host: str) -> bool:
-    from store.model.addresses import is_loopback  # late: importing the client loads nothing of the store
-
-    return is_loopback(host)
+def is_here(host: str) -> bool:
+    """True if a host is certainly this machine; `store.model.addresses` says the same, but no client imports the store."""
+    name = host.strip("[]").rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
 
 
 def proxy_of(address: str, environ: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
@@ -61,7 +68,7 @@ def proxy_of(address: str, environ: Mapping[str, str] = os.environ) -> tuple[str
     where = urlsplit(address)
     host = (where.hostname or "").lower()
     variable = next((name for name in _PROXIES if environ.get(name)), None)
-    if variable is None or _is_here(host) or where.scheme == "grpc+unix":
+    if variable is None or is_here(host) or where.scheme == "grpc+unix":
         return None
     exempt = next((value for name in _EXEMPT if (value := environ.get(name))), "")
     if any(host.endswith(suffix) for part in exempt.split(",") if (suffix := part.strip().lower())):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flight_server.client.unreachable import is_here
 from store.model.addresses import is_loopback
 
 HERE = ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]", "0.0.0.0", "::"]
@@ -12,9 +13,9 @@ ELSEWHERE = ["", "localhost.example.org", "10.0.0.1", "128.0.0.1", "::2", "127.0
 
 @pytest.mark.parametrize("host", HERE)
 def test_this_machine(host):
-    assert is_loopback(host)
+    assert is_loopback(host) and is_here(host)
 
 
 @pytest.mark.parametrize("host", ELSEWHERE)
 def test_other_machines(host):
-    assert not is_loopback(host)
+    assert not is_loopback(host) and not is_here(host)
