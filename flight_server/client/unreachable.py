@@ -52,7 +52,7 @@ def without_proxy_on_loopback(address: str, options: Mapping[str, Any]) -> dict[
 
 
 def is_here(host: str) -> bool:
-    """True if a host is certainly this machine; `store.model.addresses` says the same, but no client imports the store."""
+    """True if a host is certainly this machine; as `store.model.addresses` has it, which no client imports."""
     name = host.strip("[]").rstrip(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True

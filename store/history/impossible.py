@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,10 @@ from store.model.statistics import MOMENTS
 # A value of a nested type, such as a tuple of a column group, may hold a NaN.
 _MAY_HOLD_NAN: Final = FLOATING | {Kind.ARRAY, Kind.MAP, Kind.STRUCT, Kind.VARIANT}
 _TOLERANCE: Final = 1e-9  # relative to a bound: the rounding error of a mean
+
+
+_Finding: TypeAlias = tuple[pa.Array, str, str, str]
+"""A mask of the rows that are wrong, the field, the reason and what is expected."""
 
 
 class Impossible(NamedTuple):
@@ -42,47 +47,66 @@ def first_impossible(columns: Mapping[str, pa.Array], *, within_bounds: bool) ->
     types = columns.get("logical_type")
     if types is None or not (given or has_nans):
         return None
-    coded = types.dictionary_encode()
-    kinds = [parse(name).kind for name in coded.dictionary.to_pylist()]
-
-    def are(among: frozenset[Kind]) -> pa.Array:
-        return pa.array([kind in among for kind in kinds], pa.bool_()).take(coded.indices)
-
-    def checks() -> Iterator[tuple[pa.Array, str, str, str]]:
-        if has_nans:
-            wrong = pc.and_(pc.greater(nans, 0), pc.invert(are(_MAY_HOLD_NAN)))
-            yield wrong, "nan_count", "is above 0, and {type} has no NaN", "0 or null"
-        if not given:
-            return
-        measured = are(MEASURED)
-        for name in given:
-            wrong = pc.and_(columns[name].is_valid(), pc.invert(measured))
-            yield wrong, name, "is of numbers alone, not of {type}", "null, or an INT, FLOAT, DOUBLE or DECIMAL column"
-            wrong = pc.and_(pc.is_inf(columns[name]), pc.invert(are(FLOATING)))
-            yield wrong, name, "is infinite, which values of {type} are not", "a finite number"
-        if not within_bounds:
-            return
-        singles = are(frozenset({Kind.FLOAT}))
-        sides = {
-            side: _widened(columns[side], measured, singles, up)
-            for side, up in (("min", False), ("max", True))
-            if side in columns
-        }
-        if "mean" in given:
-            for side, beyond in (("min", pc.less), ("max", pc.greater)):
-                if side in sides:
-                    wrong = beyond(columns["mean"], sides[side])
-                    yield wrong, "mean", f"is beyond {side}", "a number from min to max"
-        if "stddev" in given and len(sides) == 2:
-            most = pc.multiply(pc.subtract(sides["max"], sides["min"]), math.sqrt(0.5))  # two values, one at each end
-            wrong = pc.greater(columns["stddev"], most)
-            yield wrong, "stddev", "is larger than min and max allow", "at most (max - min) / √2"
-
-    for wrong, field, reason, expected in checks():
+    kinds = _Kinds(types)
+    checks: list[Iterator[_Finding]] = []
+    if has_nans:
+        checks.append(_nans_of_others(nans, kinds))
+    if given:
+        checks.append(_moments_of_others(given, columns, kinds))
+        if within_bounds:
+            checks.append(_beyond_bounds(given, columns, kinds))
+    for wrong, field, reason, expected in chain.from_iterable(checks):
         if pc.any(wrong, min_count=0).as_py():
             index = pc.index(wrong, True).as_py()
             return Impossible(index, field, reason.format(type=types[index]), expected)
     return None
+
+
+class _Kinds:
+    """The kinds of a column of logical types."""
+
+    def __init__(self, types: pa.Array):
+        coded = types.dictionary_encode()
+        self._indices = coded.indices
+        self._kinds = [parse(name).kind for name in coded.dictionary.to_pylist()]
+
+    def are(self, among: Set[Kind]) -> pa.Array:
+        """A mask of the rows whose type is of one of these kinds; null where the type is."""
+        return pa.array([kind in among for kind in self._kinds], pa.bool_()).take(self._indices)
+
+
+def _nans_of_others(nans: pa.Array, kinds: _Kinds) -> Iterator[_Finding]:
+    """Counts of NaNs of types that have none."""
+    wrong = pc.and_(pc.greater(nans, 0), pc.invert(kinds.are(_MAY_HOLD_NAN)))
+    yield wrong, "nan_count", "is above 0, and {type} has no NaN", "0 or null"
+
+
+def _moments_of_others(given: Sequence[str], columns: Mapping[str, pa.Array], kinds: _Kinds) -> Iterator[_Finding]:
+    """Moments of types that are no numbers, and infinite ones of types without infinities."""
+    measured, floating = kinds.are(MEASURED), kinds.are(FLOATING)
+    for name in given:
+        wrong = pc.and_(columns[name].is_valid(), pc.invert(measured))
+        yield wrong, name, "is of numbers alone, not of {type}", "null, or an INT, FLOAT, DOUBLE or DECIMAL column"
+        wrong = pc.and_(pc.is_inf(columns[name]), pc.invert(floating))
+        yield wrong, name, "is infinite, which values of {type} are not", "a finite number"
+
+
+def _beyond_bounds(given: Sequence[str], columns: Mapping[str, pa.Array], kinds: _Kinds) -> Iterator[_Finding]:
+    """Moments that no values within the bounds have."""
+    measured, singles = kinds.are(MEASURED), kinds.are({Kind.FLOAT})
+    sides = {
+        side: _widened(columns[side], measured, singles, upper)
+        for side, upper in (("min", False), ("max", True))
+        if side in columns
+    }
+    if "mean" in given:
+        for side, beyond in (("min", pc.less), ("max", pc.greater)):
+            if side in sides:
+                yield beyond(columns["mean"], sides[side]), "mean", f"is beyond {side}", "a number from min to max"
+    if "stddev" in given and len(sides) == 2:
+        most = pc.multiply(pc.subtract(sides["max"], sides["min"]), math.sqrt(0.5))  # two values, one at each end
+        wrong = pc.greater(columns["stddev"], most)
+        yield wrong, "stddev", "is larger than min and max allow", "at most (max - min) / √2"
 
 
 def _widened(texts: pa.Array, measured: pa.Array, singles: pa.Array, upper: bool) -> pa.Array:

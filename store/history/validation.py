@@ -231,24 +231,13 @@ class _Batch(PutBatch):
             if (column := self.given(name)) is not None:
                 fine = pc.and_(pc.is_finite(column), pc.greater_equal(column, 0.0))
                 self.require(fine, name, "must not be negative or infinite", "a finite number of at least 0")
-        for name in _INSTANTS:
-            if (column := self.given(name)) is not None:
-                fine = pc.and_(pc.greater_equal(column, _FIRST), pc.less_equal(column, _LAST))
-                if (index := pc.index(fine, False).as_py()) >= 0:  # Python has no such instant
-                    actual = Words(f"{column.cast(pa.int64())[index]} microseconds since 1970")
-                    raise self.refuse(index, name, "is out of range", "an instant of the years 1 to 9999", actual)
         if (column := self.given("confidence_level")) is not None:
             fine = pc.and_(pc.greater_equal(column, 0.0), pc.less_equal(column, 1.0))
             self.require(fine, "confidence_level", "is out of range", "a number from 0 to 1")
         if (column := self.given("column_id")) is not None and pc.min(column).as_py() <= 0:
             self.require(pc.greater(column, 0), "column_id", "is not positive", "a positive 63-bit integer")
-        for name, limit in _AT_MOST:
-            column, most = self.given(name), self.given(limit)
-            if column is not None and most is not None:
-                fine = pc.less_equal(column, like(most, column))
-                if not pc.all(fine, min_count=0).as_py():
-                    index = pc.index(fine, False).as_py()
-                    raise self.refuse(index, name, f"is above {limit}", f"at most {limit} {most[index].as_py()}")
+        self._check_instants()
+        self._check_order()
         self._check_possible()
         for name in _NUMBERS:
             if (column := self.given(name)) is not None:
@@ -256,6 +245,27 @@ class _Batch(PutBatch):
         for name in _DEVIATIONS:
             if (column := self.given(name)) is not None:
                 self.require(pc.greater_equal(column, 0.0), name, "is negative", "at least 0")
+
+    def _check_instants(self) -> None:
+        """Refuses instants that Python does not have."""
+        for name in _INSTANTS:
+            if (column := self.given(name)) is None:
+                continue
+            fine = pc.and_(pc.greater_equal(column, _FIRST), pc.less_equal(column, _LAST))
+            if (index := pc.index(fine, False).as_py()) >= 0:
+                actual = Words(f"{column.cast(pa.int64())[index]} microseconds since 1970")
+                raise self.refuse(index, name, "is out of range", "an instant of the years 1 to 9999", actual)
+
+    def _check_order(self) -> None:
+        """Refuses statistics that exceed one that they must not."""
+        for name, limit in _AT_MOST:
+            column, most = self.given(name), self.given(limit)
+            if column is None or most is None:
+                continue
+            fine = pc.less_equal(column, like(most, column))
+            if not pc.all(fine, min_count=0).as_py():
+                index = pc.index(fine, False).as_py()
+                raise self.refuse(index, name, f"is above {limit}", f"at most {limit} {most[index].as_py()}")
 
     def _check_possible(self) -> None:
         """Checks counts of values and of distinct values against the number of rows."""

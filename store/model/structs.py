@@ -30,7 +30,18 @@ _WORDS: Final[dict[Any, str]] = {
 
 
 class Struct(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Base of structs, which refuse other keys. A key that may be null has a type with None."""
+    """Base of structs, which refuse other keys. A key that may be null has a type with None.
+
+    An id of a snapshot that comes as text, as JSON has it for readers that round large integers, becomes an integer.
+    """
+
+    def __post_init__(self) -> None:
+        for name in _IDS:
+            text = getattr(self, name, None)
+            if isinstance(text, str) and text.isdecimal():
+                if int(text) > _MAX:
+                    raise InvalidField(name, "is not a snapshot", expected="an id below 2^63", actual=text)
+                setattr(self, name, int(text))
 
 
 class TableName(str):
@@ -44,11 +55,21 @@ class TableName(str):
 Text = Annotated[str, Meta(min_length=1)]
 Truth = Annotated[bool, Meta(title="must be true or false")]
 Table = Annotated[TableName, Meta(title="is not a full table name", description="catalog.schema.table")]
+_IDS: Final = ("snapshot", "snapshot_id")  # keys of snapshots
 SnapshotId = Annotated[int, Meta(ge=0, le=_MAX, title="is not a snapshot", description="an id")]
-_OR_CURRENT: Final = Meta(title="is not a snapshot", description='"current" or an id')
-Snapshot = Annotated[SnapshotId | Literal["current"], _OR_CURRENT]
+
+
+def _text_or(words: str) -> Meta:
+    """Limits a text to digits or one of these words, parts of a pattern."""
+    return Meta(pattern=f"^({words}[0-9]{{1,19}})$")
+
+
+Snapshot = Annotated[
+    SnapshotId | Annotated[str, _text_or("current|")], Meta(title="is not a snapshot", description='"current" or an id')
+]
 AnySnapshot = Annotated[
-    SnapshotId | Literal["current", "all"], Meta(title="is not a snapshot", description='"current", "all" or an id')
+    SnapshotId | Annotated[str, _text_or("current|all|")],
+    Meta(title="is not a snapshot", description='"current", "all" or an id'),
 ]
 Count = Annotated[int, Meta(ge=0, le=_MAX, title="must be an integer ≥ 0", description="an integer ≥ 0")]
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]  # finite
@@ -136,33 +157,39 @@ def _refuse(value: Any, type_: Any, what: str, where: str) -> NoReturn:
     """Raises the error about the first part of a value that does not fit its type."""
     options, meta = _unwrapped(type_)
     for option in options:
-        origin, arguments = get_origin(option) or option, get_args(option)
-        if isinstance(value, dict) and _is_struct(option):
-            _refuse_object(value, option, what, where)
-        elif isinstance(value, list | tuple) and origin in (list, tuple):
-            for at, item in enumerate(value):
-                if not _fits(item, arguments[0]):
-                    _refuse(item, arguments[0], what, f"{where}[{at}]")
-        elif isinstance(value, dict) and origin is dict:
-            for key, item in value.items():
-                if not _fits(item, arguments[1]):
-                    _refuse(item, arguments[1], what, f"{where}.{key}" if where else key)
+        _refuse_part(value, option, what, where)
     if not where and _is_struct(options[0]):
         names = ", ".join(field.encode_name for field in msgspec.structs.fields(options[0])) or "no keys"
         raise InvalidArgument(f"the {what} must be a JSON object", hint=f"it takes {names}")
     words = [str(word) for option in options for word in _words(option)]
     expected = meta.description or " | ".join(words) or _expected(options[0])
-    reason = meta.title or (
-        "is missing"
-        if value is None
-        else "is empty"
-        if value == "" and options[0] is str
-        else "is unknown"
-        if words
-        else "has the wrong type"
-    )
+    reason = meta.title or _reason(value, options[0], words)
     hint = nearest(value, words) if isinstance(value, str) else ""
     raise InvalidField(where, reason, expected=expected, actual=value, hint=hint)
+
+
+def _reason(value: Any, type_: Any, words: list[str]) -> str:
+    """What is wrong with a value as a whole, whose type has these words, if any."""
+    if value is None:
+        return "is missing"
+    if value == "" and type_ is str:
+        return "is empty"
+    return "is unknown" if words else "has the wrong type"
+
+
+def _refuse_part(value: Any, option: Any, what: str, where: str) -> None:
+    """Refuses the first part of a value that does not fit, if the value is of an option's form."""
+    origin, arguments = get_origin(option) or option, get_args(option)
+    if isinstance(value, dict) and _is_struct(option):
+        _refuse_object(value, option, what, where)
+    elif isinstance(value, list | tuple) and origin in (list, tuple):
+        for at, item in enumerate(value):
+            if not _fits(item, arguments[0]):
+                _refuse(item, arguments[0], what, f"{where}[{at}]")
+    elif isinstance(value, dict) and origin is dict:
+        for key, item in value.items():
+            if not _fits(item, arguments[1]):
+                _refuse(item, arguments[1], what, f"{where}.{key}" if where else key)
 
 
 def _refuse_object(value: dict[str, Any], type_: Any, what: str, where: str) -> None:

@@ -274,47 +274,75 @@ def _by_value(leaf: Leaf, field: pa.Field) -> ResolvedLeaf | None:
     """A leaf over an integer column, its literals of any size and fraction reduced to a range of whole numbers."""
     numbers = [None if (text := literal_text(value)) is None else exact_number(text) for value in leaf.values]
     if leaf.op is Op.IN:
-        whole = (typed_literal(value, field.type) for value in leaf.values)
-        members = tuple(dict.fromkeys(value for value in whole if value is not None))
-        return ResolvedLeaf(field, Op.IN, members, None in numbers) if any(n is not None for n in numbers) else None
+        return _members(leaf, field, numbers)
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
         return None
     low, high = integer_range(field.type)
-    never, always = ResolvedLeaf(field, Op.IN, (), False), ResolvedLeaf(field, Op.GTE, (low,), False, True)
     if any(number != number for number in known):  # NaN
-        return always if leaf.op is Op.NEQ else never
-
-    def whole_number(number: Any, rounded: Callable[[Any], int]) -> int:
-        """The rounded number, clamped to one below or above the range of the type."""
-        return low - 1 if number < low else high + 1 if number > high else rounded(number)
-
-    first, last = known[0], known[-1]
-    match leaf.op:
-        case Op.GT:
-            least, most = whole_number(first, math.floor) + 1, high
-        case Op.GTE:
-            least, most = whole_number(first, math.ceil), high
-        case Op.LT:
-            least, most = low, whole_number(last, math.ceil) - 1
-        case Op.LTE:
-            least, most = low, whole_number(last, math.floor)
-        case _:
-            least, most = whole_number(first, math.ceil), whole_number(last, math.floor)
-    least, most = max(least, low), min(most, high)
+        return _every(field, low) if leaf.op is Op.NEQ else _no(field)
+    least, most = _whole_range(leaf.op, known[0], known[-1], (low, high))
     if leaf.op is Op.NEQ:
-        return ResolvedLeaf(field, Op.NEQ, (least,), False) if least == most else always
+        return ResolvedLeaf(field, Op.NEQ, (least,), False) if least == most else _every(field, low)
     if least > most:
-        return never
+        return _no(field)
     if least == most:
         return ResolvedLeaf(field, Op.EQ, (least,), False)
     if most == high:
         return ResolvedLeaf(field, Op.GTE, (least,), False)
-    return (
-        ResolvedLeaf(field, Op.LTE, (most,), False)
-        if least == low
-        else ResolvedLeaf(field, Op.BETWEEN, (least, most), False)
-    )
+    if least == low:
+        return ResolvedLeaf(field, Op.LTE, (most,), False)
+    return ResolvedLeaf(field, Op.BETWEEN, (least, most), False)
+
+
+def _members(leaf: Leaf, field: pa.Field, numbers: list[Any]) -> ResolvedLeaf | None:
+    """An IN over an integer column; None if no literal is a number."""
+    if all(number is None for number in numbers):
+        return None
+    whole = (typed_literal(value, field.type) for value in leaf.values)
+    members = tuple(dict.fromkeys(value for value in whole if value is not None))
+    return ResolvedLeaf(field, Op.IN, members, None in numbers)
+
+
+def _no(field: pa.Field) -> ResolvedLeaf:
+    """A leaf that holds for no value."""
+    return ResolvedLeaf(field, Op.IN, (), False)
+
+
+def _every(field: pa.Field, least: int) -> ResolvedLeaf:
+    """A leaf that holds for every value of a type with this least one."""
+    return ResolvedLeaf(field, Op.GTE, (least,), False, True)
+
+
+def _whole_range(op: Op, first: Any, last: Any, limits: tuple[int, int]) -> tuple[int, int]:
+    """The least and greatest whole number within limits for which a comparison holds; the least is above the greatest
+    if there is none. Of NEQ, the range that it leaves out.
+
+    Args:
+        first: The first literal, a number of any size and fraction.
+        last: The last literal: that of BETWEEN's upper end, else the same.
+        limits: The least and greatest number of the column's type.
+    """
+    low, high = limits
+
+    def rounded(number: Any, to_whole: Callable[[Any], int]) -> int:
+        """The rounded number, clamped to one below or above the limits."""
+        if number < low:
+            return low - 1
+        return high + 1 if number > high else to_whole(number)
+
+    match op:
+        case Op.GT:
+            least, most = rounded(first, math.floor) + 1, high
+        case Op.GTE:
+            least, most = rounded(first, math.ceil), high
+        case Op.LT:
+            least, most = low, rounded(last, math.ceil) - 1
+        case Op.LTE:
+            least, most = low, rounded(last, math.floor)
+        case _:
+            least, most = rounded(first, math.ceil), rounded(last, math.floor)
+    return max(least, low), min(most, high)
 
 
 def check(node: Node | None, schema: pa.Schema) -> None:

@@ -67,6 +67,17 @@ def test_values_that_fit_are_converted():
     assert read_body.other == [1] and read({"table": "a.b.c"}, Body) == Body(table="a.b.c")
 
 
+@pytest.mark.parametrize("text", ["0", "9007199254740993", str(2**63 - 1)])
+def test_ids_of_snapshots_may_be_texts(text):
+    assert read({"table": "a.b.c", "snapshot": text}, Body).snapshot == int(text)
+
+
+@pytest.mark.parametrize("text", [str(2**63), "-1", "1.0", "previous", "", "0x1"])
+def test_other_texts_are_no_snapshots(text):
+    with pytest.raises(InvalidField, match="is not a snapshot"):
+        read({"table": "a.b.c", "snapshot": text}, Body)
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
