@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test lint docs bench interop constraints
+.PHONY: help install demo test lint docs bench ledger interop constraints
 
 help:
 	@echo "make demo     install, then the main job end to end"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint     style, types"
 	@echo "make docs     the documentation as a site, in build/docs"
 	@echo "make bench    benchmarks; prints ratios; tests at their large size"
+	@echo "make ledger   claims compared with independent readers for SECONDS=600, from SEED=0; fails if one is wrong"
 	@echo "make interop  servers, engines and clients of others, in Java, Go and Node; their registries provide them"
 
 install: $(INSTALLED)
@@ -55,6 +56,12 @@ docs: install
 bench: install
 	$(BIN)/pytest tests/benchmarks/bench_*.py -m benchmark -s
 	$(BIN)/pytest tests/store tests/capture tests/flight_server tests/integration tests/interop -m benchmark --hypothesis-profile=explore
+
+SECONDS ?= 600
+SEED ?= 0
+FILES ?= 1500
+ledger: install
+	@$(BIN)/python -m tests.ledger --seconds $(SECONDS) --seed $(SEED) --files $(FILES)
 
 interop: install
 	$(BIN)/pytest tests/interop -m "interop and not benchmark"

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from store.model.logical_types import Kind, LogicalType, parse
+from tests.ledger.ledger import Page
 
 _WORDS = ("", "a", "Z", "é", "zz top", "\U0001f600", "long " * 30, "￿", "0", "NaN")
 _NANOS = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
@@ -210,6 +211,10 @@ def _clock(text: str) -> int:
     return ((hours * 60 + minutes) * 60 + seconds) * 10**9 + int((fraction + "0" * 9)[:9])
 
 
+def no_claim(_: str, __: int = 1) -> None:
+    """Counts no claim, outside of a run of the ledger."""
+
+
 @dataclass(frozen=True)
 class Truth:
     """The true statistics of a column."""
@@ -249,15 +254,25 @@ class Truth:
         squares = count * sum(value * value for value in whole) - total * total
         return Fraction(total, count * unit), Fraction(squares, max(count * (count - 1), 1) * unit * unit)
 
-    def check(self, row: Mapping[str, Any], where: str, *, computed: bool = True, deletes: bool = False) -> None:
+    def check(
+        self,
+        row: Mapping[str, Any],
+        where: str,
+        *,
+        computed: bool = True,
+        deletes: bool = False,
+        page: Page | None = None,
+    ) -> None:
         """Compares a record that claims completeness with the truth.
 
         Args:
             row: Of `stats.columns` or `stats.file_columns`.
+            page: Where the claims that are compared are counted.
             computed: An engine has read the values, so that every statistic it computes must be present.
             deletes: The source's own statistics may still count deleted rows.
         """
         lt, numbers = self.logical_type, self.numbers
+        count = page.count if page else no_claim
         where = f"{where} {lt.text}: {dict(row)}"
         assert parse(row["logical_type"]) == lt, where
         nans = len(self.values) - len(numbers)
@@ -268,6 +283,7 @@ class Truth:
             ("nan_count", nans if floating else None),
         ):
             assert row[name] == true or (row[name] is None and not computed), f"{name} is {true}: {where}"
+            count("count", row[name] is not None)
         for at, side in enumerate(("min", "max")):
             text, exact = row[side], row[f"{side}_is_exact"]
             if not numbers:
@@ -279,23 +295,26 @@ class Truth:
                 )
                 if exact:
                     assert recorded == true, f"{side} is {true}, not exactly: {where}"
-        self._check_ndv(row, where, computed, deletes)
+                count("bound")
+        count(*self._check_ndv(row, where, computed, deletes))
         if computed and lt.kind in MOMENTS:
             self._check_moments(row, where)
 
-    def _check_ndv(self, row: Mapping[str, Any], where: str, computed: bool, deletes: bool) -> None:
+    def _check_ndv(self, row: Mapping[str, Any], where: str, computed: bool, deletes: bool) -> tuple[str, int]:
+        """The kind of the claim that was compared, and 1; or 0 if there is none."""
         true = self.distinct
         if row["ndv"] is None:
             assert not computed or self.logical_type.kind is Kind.INTERVAL, where
-            return
+            return "distinct count", 0
         assert 0 <= row["ndv"] <= self.rows - self.nulls, where
         if row["ndv_exact"] and not deletes:
             assert row["ndv"] == true, f"ndv is {true}: {where}"
         if row["ndv_lower"] is None and row["ndv_upper"] is None and not computed:
-            return  # another engine's estimate, of unknown error
+            return "distinct count", bool(row["ndv_exact"] and not deletes)  # else an estimate of unknown error
         spare = 0 if row["ndv_exact"] else 0.02 * true  # the limits are those of 95 % confidence
         assert row["ndv_lower"] - spare <= true, f"ndv is {true}: {where}"
         assert deletes or true <= row["ndv_upper"] + spare, f"ndv is {true}: {where}"
+        return "distinct count" if row["ndv_exact"] and not deletes else "distinct interval", 1
 
     def _check_moments(self, row: Mapping[str, Any], where: str) -> None:
         if any(isinstance(value, float) and math.isinf(value) for value in self.numbers):

@@ -29,6 +29,7 @@ from tests.capture.engines.compute.lake import MemorySink
 from tests.integration.random_lakes import FORMATS, Lake, int96
 from tests.integration.random_tables import Truth, bound, leaves
 from tests.kept_lakes import kept_lake
+from tests.ledger.ledger import Page
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 
@@ -83,7 +84,13 @@ def truths(lake: Lake, version: int, table: TableHandle) -> dict[int, Truth]:
 
 
 def check(
-    sink: Sink, table: TableHandle, expected: dict[int, Truth], where: str, computed: bool, deletes: bool
+    sink: Sink,
+    table: TableHandle,
+    expected: dict[int, Truth],
+    where: str,
+    computed: bool,
+    deletes: bool,
+    page: Page | None = None,
 ) -> None:
     rows = [row for row in sink.get("stats.columns") if row["snapshot_id"] == table.snapshot_id]
     found = {row["column_id"]: row for row in rows}
@@ -93,12 +100,13 @@ def check(
         if not table.by_id[column_id].is_leaf:  # metadata knows them of an empty table alone
             assert row["completeness"] != "COMPLETE" or {t.rows for t in expected.values()} == {0}, row
         elif row["completeness"] == "COMPLETE":
-            expected[column_id].check(row, f"{where}, {table.by_id[column_id].key}", computed=computed, deletes=deletes)
+            told = f"{where}, {table.by_id[column_id].key}"
+            expected[column_id].check(row, told, computed=computed, deletes=deletes, page=page)
         else:
             assert not computed, row
 
 
-def check_files(sink: Sink, table: TableHandle, where: str, computed: bool) -> None:
+def check_files(sink: Sink, table: TableHandle, where: str, computed: bool, page: Page | None = None) -> None:
     """Checks records of columns in files, by which planners skip files, against the live rows of each file."""
     types = {i: column.logical_type for i, column in table.by_id.items()}
     planned = table.connector.plan_files(table.schema, table.name, table.snapshot_id, table.column_ids)
@@ -111,10 +119,11 @@ def check_files(sink: Sink, table: TableHandle, where: str, computed: bool) -> N
     for row in rows:
         if row["completeness"] == "COMPLETE":
             truth = found[row["file_path"], row["column_id"]]
-            truth.check(row, f"{where}, {row['file_path']}, {row['column_name']}", computed=False, deletes=True)
+            told = f"{where}, {row['file_path']}, {row['column_name']}"
+            truth.check(row, told, computed=False, deletes=True, page=page)
 
 
-def check_computed(format: str, seed: int) -> None:
+def check_computed(format: str, seed: int, page: Page | None = None) -> None:
     """Captures each version in process: from all its files, and incrementally after the version before."""
     lake = lake_of(format, seed)
     incremental = Sink()
@@ -123,14 +132,15 @@ def check_computed(format: str, seed: int) -> None:
         where = f"{format} {seed}, version {version}"
         fresh, results = capture(ComputeEngine(inline_max_cells=10**12), table, targets(table))
         assert {(r.outcome, r.detail) for r in results} == {(Outcome.CAPTURED, "")}, where
-        check(fresh, table, expected, where, computed=True, deletes=lake.counts_deleted)
-        check_files(fresh, table, where, computed=True)
+        check(fresh, table, expected, where, computed=True, deletes=lake.counts_deleted, page=page)
+        check_files(fresh, table, where, computed=True, page=page)
         capture(ComputeEngine(inline_max_cells=10**12), table, targets(table), incremental)
-        check(incremental, table, expected, f"{where}, incremental", computed=True, deletes=lake.counts_deleted)
+        told = f"{where}, incremental"
+        check(incremental, table, expected, told, computed=True, deletes=lake.counts_deleted, page=page)
         table.connector.close()
 
 
-def check_native(format: str, seed: int) -> None:
+def check_native(format: str, seed: int, page: Page | None = None) -> None:
     lake = lake_of(format, seed)
     for version, table in enumerate(lake.handles()):
         where = f"{format} {seed}, version {version}, native"
@@ -138,8 +148,11 @@ def check_native(format: str, seed: int) -> None:
         assert results[0].outcome is Outcome.CAPTURED, (where, results[0])
         (row,) = sink.get("stats.tables")
         assert row["row_count"] in (None, len(lake.versions[version])), where
-        check(sink, table, truths(lake, version, table), where, computed=False, deletes=lake.counts_deleted)
-        check_files(sink, table, where, computed=False)
+        if page:
+            page.count("count", row["row_count"] is not None)
+        expected = truths(lake, version, table)
+        check(sink, table, expected, where, computed=False, deletes=lake.counts_deleted, page=page)
+        check_files(sink, table, where, computed=False, page=page)
         table.connector.close()
 
 
