@@ -55,27 +55,19 @@ def theta_of(call: Call, of: SketchedColumn, allow_partial: bool, chosen: Sequen
     of_column = equal("role", "NDV"), equal("column_id", column_id)
     found = read_table(call.reader, "stats.sketches", table.full_name, None, *of_column, snapshot=snapshot_id)
     rows = found.to_pylist()
-    whole = [row for row in rows if not sketches.is_partial(row["params"])]
-    if chosen is None and (own := [row for row in whole if row["target_kind"] == "COLUMN"]):
+    if chosen is None and (own := _whole_of(rows, "COLUMN")):
         return _united(own, snapshot_id)
-    of_files = [row for row in whole if row["target_kind"] == "FILE"]
+    of_files = _whole_of(rows, "FILE")
     captured = max((row["snapshot_id"] for row in of_files), default=snapshot_id)  # all are of one listing
     files = read_table(call.reader, "stats.files", table.full_name, None, equal("freshness", EXACT), snapshot=captured)
     column = f'column "{of.column}" of "{table.full_name}"'
     among = None if chosen is None else _paths_in(call, table, captured, files, chosen)
     parts = [row for row in of_files if among is None or row["file_path"] in among]
     if parts:
-        lacking = _with_data(files, among).difference(row["file_path"] for row in parts)
+        lacking = _lacking(files, among, parts)
         is_whole = bool(files.num_rows) and not lacking
         if not is_whole and not allow_partial:
-            told = f"of {column}, {len(lacking)} of {len(lacking) + len(parts)} files have no theta sketch"
-            if not lacking:
-                told = f"of {column}, theta sketches of {len(parts)} files are stored, and there may be others"
-            raise InvalidArgument(
-                told,
-                code="PARTIAL_SKETCH",
-                hint='capture its NDV, or set "allow_partial": true to unite those that there are',
-            )
+            raise _of_some_files(column, len(parts), len(lacking))
         return _united(parts, snapshot_id, is_whole=is_whole)
     if not rows or chosen is not None:
         raise NotFound(f"no theta sketch is stored of {column}", code="UNKNOWN_SKETCH", hint="capture its NDV first")
@@ -86,6 +78,28 @@ def theta_of(call: Call, of: SketchedColumn, allow_partial: bool, chosen: Sequen
             hint='capture its NDV without sampling, or set "allow_partial": true',
         )
     return _united(rows, snapshot_id, is_whole=False)
+
+
+def _lacking(files: pa.Table, among: Collection[str] | None, parts: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The paths of the data files that may have rows and that no sketch is of."""
+    return _with_data(files, among).difference(row["file_path"] for row in parts)
+
+
+def _whole_of(rows: Sequence[Mapping[str, Any]], target_kind: str) -> list[Mapping[str, Any]]:
+    """The sketches of a kind of target that are of all its rows."""
+    return [row for row in rows if row["target_kind"] == target_kind and not sketches.is_partial(row["params"])]
+
+
+def _of_some_files(column: str, having: int, lacking: int) -> InvalidArgument:
+    """The error that only some files have a sketch; the number of those that lack one is 0 if it is not known."""
+    told = f"of {column}, {lacking} of {lacking + having} files have no theta sketch"
+    if not lacking:
+        told = f"of {column}, theta sketches of {having} files are stored, and there may be others"
+    return InvalidArgument(
+        told,
+        code="PARTIAL_SKETCH",
+        hint='capture its NDV, or set "allow_partial": true to unite those that there are',
+    )
 
 
 def _united(rows: Sequence[Mapping[str, Any]], snapshot_id: int, *, is_whole: bool = True) -> Theta:
