@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from store.duckdb.database import Connection
 from store.duckdb.spill import SpillBuffer
-from store.history.file_listings import FAMILIES, ListingChanged, continue_listings, list_nothing
+from store.history.file_listings import FAMILIES, ListingChanged, Marks, continue_listings, list_nothing
 from store.history.file_spans import end_staged
 from store.history.presence import STAGED
 from store.model.catalog_entries import TableEntry
@@ -162,26 +162,38 @@ def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequen
     Args:
         drafts: Drafts, each with its table.
     """
-    together_: list[tuple[Draft, TableEntry]] = []
-    alone: list[tuple[Draft, TableEntry]] = []
-    listed = Counter(table.table_key for draft, table in drafts if draft.listings)
-    for draft, table in drafts:
-        continues = any(listing.base_snapshot_id is not None for listing in draft.listings)
-        is_alone = draft.staged or (continues and listed[table.table_key] > 1)
-        (alone if is_alone else together_).append((draft, table))
-    for group in (*([each] for each in alone), together_):
+    for group in _put_together(drafts):
         listings = [(draft, table.table_key, listing) for draft, table in group for listing in draft.listings]
         _continue(connection, store, [each for each in listings if each[2].base_snapshot_id is not None])
         staged = [each for draft, _ in group for each in draft.staged.values()]
         puts = together(put for draft, _ in group for put in draft.merged())
         marks = {(table_key, listing.snapshot_id): listing.mark for _, table_key, listing in listings}
         store.put_in(connection, puts, staged=staged, marks=marks)
-        complete = {
-            (table_key, listing.snapshot_id): listing.mark
-            for draft, table_key, listing in listings
-            if listing.base_snapshot_id is None and not _lists_all(draft, listing.snapshot_id)
-        }
-        store.catalog.spans.list_files(list_nothing(connection, complete))
+        store.catalog.spans.list_files(list_nothing(connection, _complete(listings)))
+
+
+def _put_together(drafts: Sequence[tuple[Draft, TableEntry]]) -> list[Sequence[tuple[Draft, TableEntry]]]:
+    """The drafts in the groups in which they are put: those put alone first, then all others."""
+    listed = Counter(table.table_key for draft, table in drafts if draft.listings)
+    alone: list[Sequence[tuple[Draft, TableEntry]]] = []
+    others: list[tuple[Draft, TableEntry]] = []
+    for draft, table in drafts:
+        continues = any(listing.base_snapshot_id is not None for listing in draft.listings)
+        if draft.staged or (continues and listed[table.table_key] > 1):
+            alone.append([(draft, table)])
+        else:
+            others.append((draft, table))
+    return [*alone, others]
+
+
+def _complete(listings: Sequence[tuple[Draft, int, Listing]]) -> Marks:
+    """Table key and snapshot → mark of the listings that continue no other, and lack rows of a family, if only because
+    it has none."""
+    return {
+        (table_key, listing.snapshot_id): listing.mark
+        for draft, table_key, listing in listings
+        if listing.base_snapshot_id is None and not _lists_all(draft, listing.snapshot_id)
+    }
 
 
 def _lists_all(draft: Draft, snapshot_id: int) -> bool:
