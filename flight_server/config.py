@@ -319,25 +319,37 @@ class Settings:
         Raises:
             InvalidArgument: Names the settings and the remedy.
         """
+        self._check_certificates()
+        self._check_store()
+        self._check_replicas()
+        if not (self.auth or self.tls_client_ca or self.insecure or self.is_loopback):
+            raise InvalidArgument(
+                f"a server on {self.host} serves the network: it must have tokens and TLS",
+                hint="give --auth FILE (and --tls-cert, --tls-key), or --insecure if that is meant",
+            )
+
+    def _check_certificates(self) -> None:
+        """Refuses certificates without what they need."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidArgument("tls-cert and tls-key go together")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise InvalidArgument("tls-client-ca needs tls-cert and tls-key")
+
+    def _check_store(self) -> None:
+        """Refuses an address that does not fit the store."""
         if self.store == "duckdb" and self.store_uri is not None:
             raise InvalidArgument("store-uri is the address of another store than duckdb, whose file db names")
         if self.store != "duckdb" and self.store_uri is None:
             raise InvalidArgument(f'store = "{self.store}" needs store-uri, its path or address')
+
+    def _check_replicas(self) -> None:
+        """Refuses roles of replication that exclude each other."""
         if self.store_uri is not None and (self.follow or self.replicate_to):
             raise InvalidArgument("store-uri and replicas exclude each other: only the log of DuckDB is shipped")
         if self.replicate_to is None and (self.standby or self.durability == "replicated"):
             raise InvalidArgument(f"{'standby' if self.standby else 'durability = replicated'} needs replicate-to")
         if self.replicate_to is not None and self.follow is not None:
             raise InvalidArgument("follow and replicate-to exclude each other", hint="give one of them")
-        if not (self.auth or self.tls_client_ca or self.insecure or self.is_loopback):
-            raise InvalidArgument(
-                f"a server on {self.host} serves the network: it must have tokens and TLS",
-                hint="give --auth FILE (and --tls-cert, --tls-key), or --insecure if that is meant",
-            )
 
 
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
