@@ -304,35 +304,23 @@ class Lakes:
 
         whole = whole and self._stored.get((catalog,), 0) <= begun
         errors = [error for error in found["errors"] if error["name"] is not None]
-        unlisted = {error["schema"] for error in found["errors"] if error["name"] is None}
+        of_schemas = [error for error in found["errors"] if error["name"] is None]
+        unlisted = {error["schema"] for error in of_schemas}
         present = {(item["schema"], item["name"]) for item in (*found["tables"], *errors)}
         if whole:
             discovery.store_namespaces(connection, catalog, found.get("namespaces", []))
         tables = [table for table in found["tables"] if is_newest(table["schema"], table["name"])]
         seen = discovery.store(connection, catalog, format, tables, present if whole else (), full=full)
         discovery.note_tables(connection, [entry.table_key for entry in seen])
-        results = []
-        for table in found["tables"]:
-            entry = self._catalog.uncommitted.by_name.get((catalog, table["schema"], table["name"]))
-            if entry is not None:
-                results.append(
-                    {
-                        "table": entry.full_name,
-                        "table_id": entry.table_id,
-                        "snapshots": len(table["snapshots"]),
-                        "current_snapshot_id": entry.current_snapshot_id,
-                    }
-                    | ({"remark": remark} if (remark := table.get("properties", {}).get(REMARK)) else {})
-                )
+        results = self._reports(catalog, found["tables"])
         for error in errors:
             schema, name, reason = error["schema"], error["name"], error["reason"]
             if is_newest(schema, name):
                 entry = discovery.note_unreadable(connection, catalog, format, schema, name, reason)
                 results.append({"table": entry.full_name, "error": reason})
-        for error in found["errors"]:
-            if error["name"] is None:
-                self._note_failing(connection, catalog, error["reason"], error["schema"])
-                results.append({"table": f"{catalog}.{error['schema']}", "error": error["reason"]})
+        for error in of_schemas:
+            self._note_failing(connection, catalog, error["reason"], error["schema"])
+            results.append({"table": f"{catalog}.{error['schema']}", "error": error["reason"]})
         if whole:
             discovery.forget_missing(
                 connection,
@@ -346,6 +334,24 @@ class Lakes:
         self._catalog.note_connector(connection, catalog, None)
         self._note_stored(catalog, None if whole else present, begun)
         return results
+
+    def _reports(self, catalog: str, tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The findings about tables as a discovery reports them, without tables that are not stored."""
+        reports = []
+        for table in tables:
+            entry = self._catalog.uncommitted.by_name.get((catalog, table["schema"], table["name"]))
+            if entry is None:
+                continue
+            report = {
+                "table": entry.full_name,
+                "table_id": entry.table_id,
+                "snapshots": len(table["snapshots"]),
+                "current_snapshot_id": entry.current_snapshot_id,
+            }
+            if remark := table.get("properties", {}).get(REMARK):
+                report["remark"] = remark
+            reports.append(report)
+        return reports
 
     def _note_stored(self, catalog: str, names: Collection[tuple[str, str]] | None, begun: int) -> None:
         """Notes that findings of an inspection about tables (schema, name), or about all, are stored."""
