@@ -116,6 +116,7 @@ class _Subject:
         self.older: dict[int | str, TableSummary] = {}
 
     def results(self, rule: Rule) -> Iterator[Result]:
+        """The results of a rule; none if it has nothing to compare with, or applies to no column of the table."""
         if rule.compares and self._against_of(rule) == PREVIOUS and self._previous is None:
             return  # a first snapshot has no predecessor
         if rule.measure == LEARNED:
@@ -131,23 +132,32 @@ class _Subject:
                 return  # about another table
             rule = mine
         rows = [row for row in self._facts.rows if rule.takes(row["column_name"] or "")]
-        exists = not rows and self._may_come(rule)
-        if exists or not (rows or any(map(is_pattern, rule.columns))):
-            named = ", ".join(rule.columns) or None
-            if exists:
-                yield self._unknown(rule, named, None, "nothing captured at the current snapshot")
-            else:
-                yield self._failed(rule, named, None, "no such column")
+        if not rows:
+            yield from self._without_columns(rule)
         for row in rows:
-            try:
-                yield self._result(rule, row)
-            except _NoHistory:
-                continue
-            except measures.DoesNotApply as why:
-                # A rule for all columns skips those it does not apply to; for a named column that is an error.
-                if not all(map(is_pattern, rule.columns)):
-                    judged = self._unknown if why.pending else self._failed
-                    yield judged(rule, row["column_name"], row["snapshot_id"], str(why))
+            yield from self._of_row(rule, row)
+
+    def _without_columns(self, rule: Rule) -> Iterator[Result]:
+        """The result of a rule that no captured column is of; none if its patterns match no column at all."""
+        named = ", ".join(rule.columns) or None
+        if self._may_come(rule):
+            yield self._unknown(rule, named, None, "nothing captured at the current snapshot")
+        elif not any(map(is_pattern, rule.columns)):
+            yield self._failed(rule, named, None, "no such column")
+
+    def _of_row(self, rule: Rule, row: Row) -> Iterator[Result]:
+        """The result of a rule about a column; none without the history that it needs.
+
+        A rule for all columns skips those it does not apply to; for a named column that is an error.
+        """
+        try:
+            yield self._result(rule, row)
+        except _NoHistory:
+            return
+        except measures.DoesNotApply as why:
+            if not all(map(is_pattern, rule.columns)):
+                judged = self._unknown if why.pending else self._failed
+                yield judged(rule, row["column_name"], row["snapshot_id"], str(why))
 
     def _may_come(self, rule: Rule) -> bool:
         """True if a rule's columns have no statistics yet; False if there are no such columns."""
