@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -69,6 +69,18 @@ class _Series:
         known = known_values(measure, rows)
         return cls(measure, column, kind_of(measure, rows), [one for _, one in known], [rows[i] for i, _ in known])
 
+    def is_of(self, snapshot_id: int | None) -> bool:
+        """True if the newest value is of a snapshot."""
+        return bool(self.rows) and self.rows[-1]["snapshot_id"] == snapshot_id
+
+    def newest(self, marked: Collection[tuple[str | None, str, int]]) -> expectations.Expectation | None:
+        """The range in which the newest value was expected; `marked` are columns, rules and snapshots of values that
+        someone has called expected."""
+        key = self.column, rule_of(self.measure)
+        expected = [place for place, row in enumerate(self.rows) if (*key, row["snapshot_id"]) in marked]
+        times = [row["committed_at"] for row in self.rows]
+        return expectations.newest(self.values, times, self.kind, expected)
+
 
 def results(
     reader: Reader, facts: TableSummary, rule: Rule, now: datetime, only_timely: bool = False
@@ -90,33 +102,33 @@ def results(
         (row["column_name"], row["rule"], row["snapshot_id"])
         for row in rows_of(reader, "sys.checks", facts.name, equal("state", EXPECTED))
     }
-    judged = []
-    for one in _series(reader, facts, rule, current):
-        if one.rows and one.rows[-1]["snapshot_id"] == current:
-            key = one.column, rule_of(one.measure)
-            expected = [i for i, row in enumerate(one.rows) if (*key, row["snapshot_id"]) in marked]
-            times = [row["committed_at"] for row in one.rows]
-            if found := expectations.newest(one.values, times, one.kind, expected):
-                judged.append((one, found))
+    judged = [
+        (series, found)
+        for series in _series(reader, facts, rule, current)
+        if series.is_of(current) and (found := series.newest(marked))
+    ]
     believed = expectations.most_are_false([found.probability for _, found in judged])
-    for one, found in judged:
+    for series, found in judged:
         strange = found.strange and found.probability <= believed
-        told = f"expected {number(found.low)} to {number(found.high)}, by {found.count} snapshots"
-        if strange and found.is_level:
-            told += "; it is the third in a row, and learned as the new level"
-        if found.unknown:
-            told = f"not judged: {found.unknown}"
         yield Result(
             facts.name,
-            one.column,
-            rule_of(one.measure),
-            one.measure,
+            series.column,
+            rule_of(series.measure),
+            series.measure,
             rule.level,
             State.of(rule.level, passed=None if found.unknown else not strange),
-            one.values[-1],
+            series.values[-1],
             current,
-            told,
+            _told(found, strange),
         )
+
+
+def _told(found: expectations.Expectation, strange: bool) -> str:
+    """What a result says of the values that were expected."""
+    if found.unknown:
+        return f"not judged: {found.unknown}"
+    told = f"expected {number(found.low)} to {number(found.high)}, by {found.count} snapshots"
+    return f"{told}; it is the third in a row, and learned as the new level" if strange and found.is_level else told
 
 
 def _gap(table: str, snapshots: Sequence[Row], current: int | None, rule: Rule, now: datetime) -> Iterator[Result]:
