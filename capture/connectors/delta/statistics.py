@@ -134,8 +134,10 @@ def _facts(
             in_type = typed(values, kind)
             facts[side], attained = enclosing(in_type, kind, upwards=side == "upper", was_float=was_float)
             facts[f"{side}_exact"] = pc.and_(attained, tight)
-    if (doubts := _doubts(files, kind)) is not None:
-        facts["doubt"] = repeated(doubts, count)
+    logged_bounds = [facts[side] for side in ("lower", "upper") if side in facts]
+    if logged_bounds and (doubts := _doubts(files, kind)) is not None:
+        has_bound = pc.is_valid(pc.coalesce(*logged_bounds))  # those of footers have doubts of their own
+        facts["doubt"] = pc.if_else(has_bound, repeated(doubts, count), pa.scalar(None, pa.string()))
     if not footers:
         return facts
     others = footer_facts(footers, [partial(position_in, leaf) for leaf in group], kind)

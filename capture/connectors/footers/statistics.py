@@ -204,7 +204,8 @@ def _doubts(facts: dict[str, Any], others: dict[str, Any], lacking: pa.Array) ->
     ours, theirs = (None if doubts is None else doubts for doubts in (facts.get("doubt"), others.get("doubt")))
     if theirs is None:
         return ours
-    theirs = pc.if_else(lacking, theirs, pa.scalar(None, pa.string()))
+    if facts.get("lower") is not None and facts.get("upper") is not None:  # else theirs are taken of every file
+        theirs = pc.if_else(lacking, theirs, pa.scalar(None, pa.string()))
     return theirs if ours is None else pc.coalesce(ours, theirs)
 
 
