@@ -38,6 +38,39 @@ READ_SECONDS: Final = 3600.0  # that a column may take to be read
 PUT_ROWS: Final = 65_536  # most rows of a batch sent to the server
 
 
+class _Fork:
+    """Whether this process was forked from one that had a connection: gRPC's threads are not in it, so that every call
+    of the old connection, and of a new one, would wait for ever."""
+
+    def __init__(self) -> None:
+        self._is_used = self._is_child = False
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self._is_child = self._is_used
+
+    def use(self) -> None:
+        """Notes that the process has a connection.
+
+        Raises:
+            RuntimeError: The process was forked from one that had one.
+        """
+        self._is_used = True
+        self.check()
+
+    def check(self) -> None:
+        """Raises RuntimeError if the process was forked from one that had a connection."""
+        if self._is_child:
+            raise RuntimeError(
+                "this process was forked from one with a connection to statflight, and gRPC does not work in it;"
+                ' connect only after the fork, or start processes by multiprocessing.get_context("spawn")'
+            )
+
+
+_fork: Final = _Fork()
+
+
 class Connection:
     """A connection to a statflight server. Thread-safe.
 
@@ -57,6 +90,7 @@ class Connection:
 
     Raises:
         ImportError: `attempts` is greater than 1, and the extra `client` is not installed.
+        RuntimeError: The process was forked from one with a connection; calls raise it too.
     """
 
     def __init__(
@@ -71,6 +105,7 @@ class Connection:
         attempts: int = 1,
         **connection: Any,
     ):
+        _fork.use()
         certificates = {"tls_root_certs": tls_roots, "cert_chain": tls_cert, "private_key": tls_key}
         for name, value in certificates.items():
             if value is not None:
@@ -106,6 +141,7 @@ class Connection:
             timeout: Timeout in seconds; None for that of the connection.
             correlation_id: The id of the call in the server's log; None for one that the server makes.
         """
+        _fork.check()
         own = [(b"x-correlation-id", correlation_id.encode())] if correlation_id else []
         return flight.FlightCallOptions(timeout=timeout or self._timeout, headers=self._headers + own)
 
