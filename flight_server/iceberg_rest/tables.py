@@ -171,7 +171,8 @@ class Tables:
         files = self._app.planner.plan(table, None, (), snapshot_id).files
         if any(files["delete_files"].to_pylist()):
             raise Unimplemented(
-                f'"{table.full_name}" has row-level deletes of format {table.format}, which readers of Iceberg ignore'
+                f'"{table.full_name}" has row-level deletes (deletion vectors, delete files) of format'
+                f" {table.format}, which readers of Iceberg ignore"
             )
         written = json.loads(schema or "null")
         if made_up.is_of_spark(written):
