@@ -27,12 +27,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from flight_server.client import connection, errors
+from flight_server.client import connection, errors, unreachable
 from flight_server.client.connection import Connection
 from flight_server.conditions import exact_json
 
 DEFAULT_PARTITIONS: Final = 4
-for _module in (sys.modules[__name__], connection, errors, exact_json):
+for _module in (sys.modules[__name__], connection, errors, unreachable, exact_json):
     cloudpickle.register_pickle_by_value(_module)
 
 

@@ -63,8 +63,8 @@ def test_stalled_readers_do_not_block_small_calls(limited_server):
         assert (_memory(limited_server) - before) / len(stalled) < 25e6
         for _ in range(30):
             assert quiet.get(small).num_rows > 20
-        with pytest.raises(flight.FlightUnavailableError, match="RESOURCE_EXHAUSTED"):
-            quiet.flight.do_get(ticket).read_all()
+        # A stream that nobody reads gives way to one that is read.
+        assert quiet.get({"table": "stats.file_columns"}).num_rows == FILES * COLUMNS
         for reader in stalled:
             reader.cancel()
         for client in clients:

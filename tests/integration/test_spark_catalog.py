@@ -229,7 +229,9 @@ def test_joins_by_a_column_without_bounds_are_not_estimated_as_empty(spark, tmp_
 def test_bounds_that_spark_cannot_read_are_refused(spark, tmp_path):
     """With the optimizer of this session off too: another session's would fail every query on the table."""
     table = registered_table(spark, tmp_path, pa.table({"tiny": pa.array([1, 2], pa.int8())}))
-    outside = ColumnStatistics(1, "tiny", "INT", 2, 0, ndv=2.0, min="1", max="300")
+    outside = ColumnStatistics(
+        1, "tiny", "INT", 2, 0, ndv=2.0, min="1", max="300", min_is_exact=True, max_is_exact=True
+    )
     spark().conf.set("spark.sql.cbo.planStats.enabled", "false")
     try:
         with pytest.raises(UpstreamError, match="300"):
@@ -416,7 +418,7 @@ def test_explain_shows_estimates_before_and_after_and_true_counts(tmp_path):
     assert done.returncode == 0, done.stderr
     without, _, after = done.stdout.partition("with published statistics")
     assert "?" in without and "Scan fact" in without
-    assert re.search(r"5,000 +\S+ \S+ +5,000 +1\.0× .*Scan fact", after), done.stdout
+    assert re.search(r"5,000 +\S+ \S+ +5,000 +1× .*Scan fact", after), done.stdout
     assert "spark_catalog.default.fact.z: used, with histogram" in after
     assert "spark_catalog.default.dim.label: used, without histogram" in after
     assert "registered for this session alone" in after and "spark.sql.cbo.enabled is false" in after

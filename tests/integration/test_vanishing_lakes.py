@@ -120,7 +120,7 @@ def test_a_data_file_that_is_gone_shows_wherever_the_table_does(client, tmp_path
     assert labels(client, "stats.tables", allow_stale=True)["d"] == UNSURE
     shown = run("ls", "delta", "--server", client.uri)
     assert "no such file" in shown.stdout, shown
-    checked = run("check", "delta.default.d", "--rule", "row_count >= 1", "--server", client.uri)
+    checked = run("check", "delta.default.d", "--rule", "row_count >= 1", "--strict", "--server", client.uri)
     assert checked.returncode != 0, checked
     (tmp_path / "away.parquet").rename(path)
     (column,) = capture({"kind": "COLUMN", "column_id": 1})

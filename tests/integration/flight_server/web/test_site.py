@@ -172,8 +172,8 @@ def test_column_page_shows_its_history(browser):
     page = browser.get("/column?table=lake.s.t&name=c1")
     assert page.status == 200 and page.text.count("<figure>") >= 4
     data = json.loads(browser.get("/column.json?table=lake.s.t&name=c1").text)
-    assert [(row["snapshot_id"], row["row_count"]) for row in data["history"]] == [(1, 100), (2, 200)]
-    assert data["then"]["snapshot_id"] == 1
+    assert [(row["snapshot_id"], row["row_count"]) for row in data["history"]] == [("1", 100), ("2", 200)]
+    assert data["then"]["snapshot_id"] == "1"
 
 
 def test_columns_with_the_same_name_have_separate_pages():
