@@ -27,7 +27,7 @@ from store.stores import STORES
 HEALTH_SECONDS = 10.0
 LIBRARIES = {  # purpose: distribution, extra of statflight that installs it
     "server and store": ("duckdb", "server"),
-    "sketches": ("datasketches", "server"),
+    **({"sketches": ("datasketches", "server")} if sys.version_info < (3, 14) else {}),  # done by hand above
     "spark": ("pyspark", "spark"),
     "delta": ("pyroaring", "delta"),
     "iceberg": ("pyiceberg", "iceberg"),

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from store.model.sketches import theta_by_hand
 from store.model.sketches.format import invalid_sketch
 from store.model.sketches.murmur3 import Hashes
 
@@ -114,7 +116,7 @@ def read_theta(data: bytes) -> Theta:
         raise invalid_sketch("theta", f"{len(data)} bytes")
     longs, version, family, flags, seed_hash = struct.unpack_from("<BBBxxBH", data)
     if version != 3 or family != 3:  # compressed (4) or of an old library
-        return _read_theta_by_library(data)
+        return _read_other_form(data)
     if flags & _EMPTY:
         return Theta(_MAX_THETA, np.empty(0, np.uint64), True)
     if seed_hash != _SEED_HASH:
@@ -124,6 +126,8 @@ def read_theta(data: bytes) -> Theta:
     limit = struct.unpack_from("<Q", data, 16)[0] if longs > 2 and len(data) >= 24 else _MAX_THETA
     if not 1 <= longs <= 3 or count < 0 or len(data) < 8 * (longs + count):
         raise invalid_sketch("theta", f"{len(data)} bytes that end too early")
+    if not limit:
+        raise invalid_sketch("theta", "a theta of 0")
     hashes = np.frombuffer(data, "<u8", count, 8 * longs).astype(np.uint64)
     return Theta(limit, hashes if flags & _ORDERED else np.sort(hashes))
 
@@ -143,14 +147,17 @@ def union(sketches: Sequence[bytes], k: int = THETA_K) -> bytes:
 
 def intersection(sketches: Sequence[bytes]) -> bytes:
     """The sketch of the values common to all sketches; empty without sketches."""
-    import datasketches
-
-    if not sketches:
+    library = _datasketches()
+    if library is not None and sketches:
+        common = library.theta_intersection()
+        for data in sketches:
+            common.update(_by_library(library, data))
+        return bytes(common.get_result().serialize())
+    states = [read_theta(data) for data in sketches]
+    if not states or any(state.empty for state in states):
         return write_theta(Theta(_MAX_THETA, np.empty(0, np.uint64), True))
-    common = datasketches.theta_intersection()
-    for data in sketches:
-        common.update(_by_library(data))
-    return bytes(common.get_result().serialize())
+    limit, hashes = theta_by_hand.common([(state.theta, state.hashes) for state in states])
+    return write_theta(Theta(limit, hashes, empty=limit == _MAX_THETA and not len(hashes)))
 
 
 class Estimate(NamedTuple):
@@ -165,10 +172,14 @@ class Estimate(NamedTuple):
 def estimate(data: bytes) -> Estimate:
     """The NDV of a serialized sketch, with the library's bounds at two standard deviations."""
     state = read_theta(data)
+    retained = len(state.hashes)
     if state.exact:
-        count = float(len(state.hashes))
-        return Estimate(count, count, count, True)
-    sketch = _by_library(data)
+        return Estimate(float(retained), float(retained), float(retained), True)
+    library = _datasketches()
+    if library is None:
+        low, high = theta_by_hand.bounds(retained, state.theta, 2)
+        return Estimate(retained / (state.theta / 2**63), low, high, False)
+    sketch = _by_library(library, data)
     return Estimate(sketch.get_estimate(), sketch.get_lower_bound(2), sketch.get_upper_bound(2), False)
 
 
@@ -195,17 +206,30 @@ def _distinct(hashes: Hashes) -> Hashes:
     return hashes[np.concatenate([hashes[:1] != 0, hashes[1:] != hashes[:-1]])]
 
 
-def _by_library(data: bytes) -> Any:
-    """The library's compact sketch; the same errors as `read_theta`."""
-    import datasketches
-
+@cache
+def _datasketches() -> Any | None:
+    """The package, if it is installed: it has no wheels for Python 3.14."""
     try:
-        return datasketches.compact_theta_sketch.deserialize(data)
+        import datasketches
+    except ImportError:
+        return None
+    return datasketches
+
+
+def _by_library(library: Any, data: bytes) -> Any:
+    """The library's compact sketch; the same errors as `read_theta`."""
+    try:
+        return library.compact_theta_sketch.deserialize(data)
     except (RuntimeError, ValueError, IndexError, MemoryError) as error:
         raise invalid_sketch("theta", str(error)) from None
 
 
-def _read_theta_by_library(data: bytes) -> Theta:
-    sketch = _by_library(data)
+def _read_other_form(data: bytes) -> Theta:
+    """A sketch that is compressed or of an old library."""
+    library = _datasketches()
+    if library is None:
+        limit, found, empty = theta_by_hand.read(data)
+        return Theta(limit, np.sort(found), empty)
+    sketch = _by_library(library, data)
     hashes = np.sort(np.fromiter(sketch, np.uint64, sketch.num_retained))
     return Theta(int(sketch.theta64), hashes, bool(sketch.is_empty()))
