@@ -47,6 +47,7 @@ class Ledger:
         wrong: Each claim that was wrong: kind, table with its seed, and what was claimed.
         unjudged: What could not be judged, and why.
         peers: Name of a peer and what it was asked → answers compared, and those unlike the independent reading.
+        unlike: Each answer of a peer that was unlike: table with its seed, and what was asked.
     """
 
     claims: Counter[tuple[str, Source]] = field(default_factory=Counter)
@@ -55,6 +56,7 @@ class Ledger:
     wrong: list[str] = field(default_factory=list)
     unjudged: list[str] = field(default_factory=list)
     peers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    unlike: list[str] = field(default_factory=list)
 
     def page(self, table: str, source: Source) -> Page:
         """The page of a table.
@@ -103,6 +105,7 @@ class Ledger:
             lines.append(f"  {source.format}, by {source.writer}: {tables:,} tables, {of_source:,} claims")
         for peer, (compared, unlike) in sorted(self.peers.items()):
             lines.append(f"peer {peer}: {compared:,} compared, {unlike:,} unlike")
+        lines += [f"  unlike: {answer}" for answer in self.unlike]
         lines.append(
             f"{self.total():,} claims about {len(self.tables):,} tables, {len(writers)} writers and {len(formats)} "
             f"formats in {seconds:,.0f} s: {len(self.wrong):,} wrong; seeds {seeds}"

@@ -146,7 +146,8 @@ def test_bounds_that_do_not_prune_claim_nothing(captured, read, page):
 def test_plans_and_answers_of_right_rows_are_right(captured, read, page, tmp_path):
     with app_with(captured.sinks, tmp_path, captured.table) as app:
         client: Any = InProcess(app)
-        assert wide_judge.judge_plans(page, client, TABLE, read, 3, time.monotonic() + SECONDS) > 3
+        planned = wide_judge.judge_plans(page, client, TABLE, read, 3, time.monotonic() + SECONDS)
+        assert planned > wide_judge.AT_ONCE  # however slow the machine is
         assert wide_judge.judge_answers(page, client, TABLE, read, 3, queries=12, names=("i64", "word")) > 3
     assert page.ledger.wrong == []
     assert page.ledger.total("planned file") > 0 and page.ledger.total("answer") > 6
