@@ -23,6 +23,7 @@ EXAMPLES: Final = {
     "config": ("statflight config", "statflight config --config /etc/statflight.toml --json"),
     "backup": ("statflight backup /backups/stats.duckdb",),
     "replicas": ("statflight replicas s3://bucket/stats",),
+    "upgrade": ("statflight upgrade --db stats.duckdb --dry-run", "statflight upgrade --db stats.duckdb"),
     "restore": ("statflight restore s3://bucket/stats new.duckdb --at 2026-11-23T12:00:00Z",),
     "connect": (
         "statflight connect lake delta ./lake",

@@ -1,4 +1,4 @@
-"""Commands about the database: backup, restore, replicas, expire."""
+"""Commands about the database: backup, upgrade, restore, replicas, expire."""
 
 from __future__ import annotations
 
@@ -29,6 +29,40 @@ def backup(
     with connect(connection) as client:
         (written,) = client.actions.call("backup", {"path": target})
     say(f"{target}: {written['bytes'] / 1e6:.1f} MB in {written['elapsed_ms'] / 1000:.1f} s")
+
+
+def upgrade(
+    db: Annotated[Path, option(metavar="PATH", help="The DuckDB file; no server may run on it.")],
+    dry_run: Annotated[
+        bool, option("--dry-run", help="Only say what would happen, and how much room it takes.")
+    ] = False,
+) -> None:
+    """Bring a database of an older release to the layout of this one, as `serve` does first. The old file stays beside
+    it as PATH.before-N, N being the old layout."""
+    from store.duckdb.layout import VERSION
+    from store.duckdb.opening import planned_upgrade
+    from store.duckdb.opening import upgrade as run
+    from store.model.errors import InvalidArgument
+    from store.model.units import bytes_text
+    from store.replication.followed_database import note_of
+
+    path = db.expanduser()
+    if note_of(path.resolve()).exists():
+        raise InvalidArgument(
+            f'database "{path.name}": it is the copy of a follower',
+            code="DATABASE",
+            hint="upgrade its writer, the follower fetches what that ships",
+        )
+    plan = planned_upgrade(path) if dry_run else run(path)
+    if plan is None:
+        tell(f"{path}: it has layout {VERSION} already")
+    elif not dry_run:
+        tell(f"{path}: upgraded from layout {plan.found} to {VERSION}; the old file is {plan.before.name}")
+    else:
+        tell(f"{path}: would be upgraded from layout {plan.found} to {VERSION}")
+        tell(f"{plan.before.name}: would be the old file, {bytes_text(plan.size_bytes)}")
+        tell(f"room: at most {bytes_text(plan.needed_bytes)} is needed, {bytes_text(plan.free_bytes)} is free")
+        plan.check()
 
 
 _Url = Annotated[str, argument(metavar="URL", help="A directory, s3://, gs:// or abfss://.")]

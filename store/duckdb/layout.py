@@ -26,8 +26,11 @@ from store.model.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, FLIGHTS, KE
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 """A connection or cursor; the parameter `connection` of a function that writes is the writer's, in its transaction."""
 
-VERSION: Final = 19
-"""The layout of the file; a file of another one is refused."""
+VERSION: Final = 20
+"""The layout of the file; a file of an older one is upgraded (`store.duckdb.upgrades`), a newer one is refused."""
+
+OLDEST: Final = 19
+"""The oldest layout that can be upgraded."""
 
 OPEN_END = 2**62  # `to_pos` of a row that belongs to the newest file listing, `to_ord` of one that nothing replaced
 
@@ -186,26 +189,27 @@ def parted_ddl(flight: str) -> list[str]:
     ]
 
 
+class OlderLayout(InvalidArgument):
+    """A file of an older layout, `found`, which can be upgraded."""
+
+    def __init__(self, name: str, found: int):
+        super().__init__(
+            f'database "{name}": it has layout {found}, this statflight reads layout {VERSION}',
+            code="DATABASE",
+            hint="statflight upgrade --db upgrades it, as serve does",
+        )
+        self.found = found
+
+
 def prepare(connection: Connection, name: str) -> None:
     """Creates the tables in an empty file, in one transaction; checks the layout of any other.
 
     Raises:
-        InvalidArgument: Another version of statflight, or another program, wrote the file.
+        OlderLayout: The file can be upgraded.
+        InvalidArgument: A newer statflight, one of before the first release, or another program wrote the file.
     """
-    if (version := _version(connection)) == VERSION:
+    if check(connection, name):
         return
-    if version is not None:
-        raise InvalidArgument(
-            f'database "{name}": it has layout {version}, this statflight reads layout {VERSION}',
-            code="DATABASE",
-            hint="install the version that wrote it, or name a new file with --db and capture again",
-        )
-    if connection.execute("SELECT 1 FROM duckdb_tables()").fetchall():
-        raise InvalidArgument(
-            f'database "{name}": it has tables that are not of statflight',
-            code="DATABASE",
-            hint="name another file with --db",
-        )
     connection.execute("BEGIN")
     try:
         _create(connection)
@@ -213,6 +217,28 @@ def prepare(connection: Connection, name: str) -> None:
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
+
+
+def check(connection: Connection, name: str) -> bool:
+    """Checks the layout of a file; False for an empty one. Raises as `prepare` does."""
+    if (version := _version(connection)) == VERSION:
+        return True
+    if version is not None and OLDEST <= version < VERSION:
+        raise OlderLayout(name, version)
+    if version is not None:
+        newer = version > VERSION
+        raise InvalidArgument(
+            f'database "{name}": it has layout {version}, this statflight reads layout {VERSION}',
+            code="DATABASE",
+            hint="install the version that wrote it" + (", or a newer one" if newer else ", or capture again"),
+        )
+    if connection.execute("SELECT 1 FROM duckdb_tables()").fetchall():
+        raise InvalidArgument(
+            f'database "{name}": it has tables that are not of statflight',
+            code="DATABASE",
+            hint="name another file with --db",
+        )
+    return False
 
 
 def _version(connection: Connection) -> int | None:

@@ -1,17 +1,19 @@
-"""Opening a database file: by one process at a time, and only if it is of this layout."""
+"""Opening a database file: by one process at a time, and in this layout."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import duckdb
 
+from store.duckdb import upgrading
 from store.duckdb.file_lock import FileLock
-from store.duckdb.layout import Connection, prepare
+from store.duckdb.layout import Connection, OlderLayout, prepare
 from store.model.errors import InvalidArgument, first_line
 
 log = logging.getLogger("statflight.store")
@@ -20,27 +22,43 @@ MEMORY: Final = ":memory:"
 _HELD: Final = "another process holds it; stop that one first"
 
 
-def connect(path: str, *, read_only: bool = False) -> Connection:
-    """Opens a database; its tables are made if it is new.
+def connect(path: str) -> Connection:
+    """Opens a database that is locked; makes its tables if it is new, and upgrades it if it is of an older layout.
 
     Raises:
-        InvalidArgument: A process uses it, or it is not a database of this layout.
+        InvalidArgument: A process uses it, it is no database of statflight, or it cannot be upgraded.
     """
     name = Path(path).name
     try:
-        root = duckdb.connect(path, read_only=read_only)
+        return prepared(_open(path), name)
+    except OlderLayout as older:
+        if path == MEMORY:
+            raise
+        upgrading.upgrade(Path(path), older.found)
+    return prepared(_open(path), name)
+
+
+def _open(path: str, *, read_only: bool = False) -> Connection:
+    try:
+        return duckdb.connect(path, read_only=read_only)
     except duckdb.Error as error:
-        is_held = "Could not set lock" in str(error)
-        raise _unusable(name, _HELD if is_held else f"it cannot be opened as a database: {first_line(error)}") from None
-    return prepared(root, name)
+        raise _unopened(Path(path).name, error) from None
+
+
+def _unopened(name: str, error: duckdb.Error) -> InvalidArgument:
+    is_held = "Could not set lock" in str(error)
+    return _unusable(name, _HELD if is_held else f"it cannot be opened as a database: {first_line(error)}")
 
 
 def prepared(root: Connection, name: str) -> Connection:
-    """An open database in UTC and with its tables, as `prepare` makes or checks them; closed on any error."""
+    """An open database in UTC and with its tables, as `prepare` makes or checks them; closed on any error, and left as
+    it is on disk then."""
     try:
         root.execute("SET GLOBAL TimeZone='UTC'")
         prepare(root, name)
     except BaseException:
+        with contextlib.suppress(duckdb.Error):
+            root.execute("PRAGMA disable_checkpoint_on_shutdown")
         root.close()
         raise
     return root
@@ -48,16 +66,63 @@ def prepared(root: Connection, name: str) -> Connection:
 
 @contextlib.contextmanager
 def opened_read_only(path: str | Path) -> Iterator[Connection]:
-    """A connection to a database that no other process uses, for the block; nothing is written.
+    """A connection to a database that no other process uses, for the block; nothing is written. Of a database of an
+    older layout it is one to an upgraded copy in the directory for temporary files.
 
     Raises:
-        InvalidArgument: There is no such file, a process uses it, or it is not a database of this layout.
+        InvalidArgument: There is no such file, a process uses it, it is no database of statflight, or it cannot be
+            upgraded.
     """
+    with _locked_file(path) as file:
+        try:
+            root = prepared(_open(str(file), read_only=True), file.name)
+        except OlderLayout as older:
+            with (
+                tempfile.TemporaryDirectory(prefix="statflight-") as folder,
+                upgrading.upgraded_copy(file, older.found, Path(folder)) as copy,
+            ):
+                yield copy
+        else:
+            with root:
+                yield root
+
+
+def upgrade(path: str | Path) -> upgrading.Plan | None:
+    """Brings a database that no other process uses to this layout; returns None if it has it already.
+
+    Raises:
+        InvalidArgument: As `opened_read_only`.
+    """
+    with _locked_file(path) as file:
+        plan = _plan(file)
+        return None if plan is None else upgrading.upgrade(plan.path, plan.found)
+
+
+def planned_upgrade(path: str | Path) -> upgrading.Plan | None:
+    """What `upgrade` would do, without any change; None if the database has this layout.
+
+    Raises:
+        InvalidArgument: There is no such file, a process uses it, or it is no database of statflight.
+    """
+    with _locked_file(path) as file:
+        return _plan(file)
+
+
+def _plan(file: Path) -> upgrading.Plan | None:
+    try:
+        return upgrading.plan(file)
+    except duckdb.Error as error:
+        raise _unopened(file.name, error) from None
+
+
+@contextlib.contextmanager
+def _locked_file(path: str | Path) -> Iterator[Path]:
+    """An existing file, locked for the block."""
     file = Path(path)
     if not file.is_file():
         raise _unusable(file.name, f'there is no file "{file}"')
-    with locked(file), connect(str(file), read_only=True) as root:
-        yield root
+    with locked(file):
+        yield file
 
 
 @contextlib.contextmanager

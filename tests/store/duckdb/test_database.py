@@ -13,7 +13,7 @@ import pytest
 from store.catalog.catalog import Catalog
 from store.duckdb.backup import settle, wal
 from store.duckdb.database import Database
-from store.duckdb.layout import VERSION, insert_rows
+from store.duckdb.layout import OLDEST, VERSION, insert_rows
 from store.model.errors import Cancelled, InvalidArgument, ShuttingDown
 from store.stats_store import DuckDBStatsStore
 from tests.store.contract import columns, put
@@ -248,7 +248,7 @@ def test_foreign_file_is_refused_and_unchanged(tmp_path):
             assert name == (table.split()[0],)
 
 
-@pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 1])
+@pytest.mark.parametrize("version", [1, OLDEST - 1, VERSION + 1])
 def test_other_layout_is_refused_with_what_to_do(tmp_path, version):
     path = tmp_path / "d.db"
     with duckdb.connect(str(empty_store(path))) as connection:
