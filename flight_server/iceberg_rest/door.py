@@ -5,6 +5,7 @@ Requests run in threads of their own, so that neither pages nor probes wait for 
 
 from __future__ import annotations
 
+import gzip
 import logging
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -20,14 +21,22 @@ from flight_server.auth.challenge import challenge
 from flight_server.auth.principal import Principal
 from flight_server.auth.tokens import Guard
 from flight_server.conditions.exact_json import dumps
+from flight_server.iceberg_rest.conditional import is_known, takes_gzip
 from flight_server.iceberg_rest.expressions import columns_of, texts
 from flight_server.iceberg_rest.plans import Plans
-from flight_server.iceberg_rest.tables import Tables
+from flight_server.iceberg_rest.tables import CONFIG, Body, Tables
 from flight_server.reads.local_reader import LocalReader
 from flight_server.wire import lag
 from flight_server.wire.scan_request import MAX_COMMAND_BYTES, parse_json
 from store.model.catalog_entries import TableEntry
-from store.model.errors import InvalidArgument, NotFound, PermissionDenied, ResourceExhausted, StatflightError
+from store.model.errors import (
+    InvalidArgument,
+    InvalidField,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+    StatflightError,
+)
 from store.model.names import join_name
 
 log = logging.getLogger("statflight.server")
@@ -36,6 +45,8 @@ PREFIX: Final = "/iceberg"
 AT_ONCE: Final = 16  # requests answered at once
 WAITING: Final = 256  # whole requests running or waiting; beyond these callers get 503
 ARRIVING_BYTES: Final = 64 << 20  # of bodies that have not arrived whole; beyond these the oldest is given up
+COMPRESSED_BYTES: Final = 16 << 10  # shortest answer that is compressed for clients that take gzip
+GZIP_LEVEL: Final = 1  # a tenth larger than by level 6, in a fifth of the time
 _TABLE: Final = "/v1/{prefix}/namespaces/{namespace}/tables/{table}"
 _NAMESPACE: Final = "/v1/{prefix}/namespaces/{namespace}"
 ENDPOINTS: Final = (
@@ -57,7 +68,7 @@ _NO_TOKENS: Final = {  # an error of RFC 6749, which clients that send credentia
     "error": "unsupported_grant_type",
     "error_description": "tokens are not issued here; set the property token to one of the server's",
 }
-_MODE: Final = {"scan-planning-mode": "server"}
+_COUNTS: Final = "x-statflight-statistics"  # "off" leaves out the distinct counts that the metadata's tables lack
 _STATUS: Final = {
     "UNAUTHENTICATED": (401, "NotAuthorizedException"),
     "PERMISSION_DENIED": (403, "ForbiddenException"),
@@ -73,8 +84,8 @@ _TYPES: Final = {
 }
 _READ_ONLY: Final = "this catalog is read-only: it serves what the lakes have"
 
-Answer = Mapping[str, Any] | str | None
-"""JSON, as a value or as text; None for 204."""
+Answer = Mapping[str, Any] | Body | None
+"""JSON, as a value or with its tag; None for 204."""
 
 
 class Door:
@@ -128,7 +139,9 @@ class Door:
             return _refusal(StatflightError("failed; the server's log says why"))
         if answer is None:
             return Response(status_code=204)
-        return Response(answer if isinstance(answer, str) else dumps(answer), media_type="application/json")
+        if isinstance(answer, Body):
+            return _conditional(request, answer)
+        return _json(request, dumps(answer).encode())
 
     def _answer(self, request: Request, body: bytes | None) -> Answer:
         caller = self._guard.authenticate(request.headers.get("authorization"))
@@ -145,7 +158,7 @@ class Door:
                 return self._posted(caller, table, what, body, request.headers.get("user-agent", ""))
             case "GET", ["v1", "config"]:
                 commits = COMMITS if _WRITERS in request.headers else ()
-                return {"defaults": {}, "overrides": _MODE, "endpoints": [*ENDPOINTS, *commits]}
+                return {"defaults": {}, "overrides": CONFIG, "endpoints": [*ENDPOINTS, *commits]}
             case "GET", ["v1", "namespaces"]:
                 return self._namespaces(caller, request.url.query)
             case (("GET" | "HEAD" as method), ["v1", "namespaces", levels]):
@@ -155,7 +168,7 @@ class Door:
                 return self._listed(caller, levels, request.url.query)
             case (("GET" | "HEAD" as method), ["v1", "namespaces", levels, "tables", name]):
                 table = self._table(caller, levels, name)
-                return None if method == "HEAD" else self._loaded(table)
+                return None if method == "HEAD" else self._tables.body(table, with_counts=_wants_counts(request))
             case (("POST" | "PUT" | "PATCH" | "DELETE"), _):
                 raise PermissionDenied(_READ_ONLY)
         raise NotFound("no such endpoint", hint=f"GET {PREFIX}/v1/config lists them")
@@ -202,11 +215,6 @@ class Door:
         return self._app.access.table(join_name(*place), caller, "stats.read")
 
     # Tables.
-
-    def _loaded(self, table: TableEntry) -> str:
-        served = self._tables.load(table)
-        location, config = dumps(served.metadata_location), dumps(_MODE)
-        return f'{{"metadata-location": {location}, "config": {config}, "metadata": {served.document}}}'
 
     def _posted(self, caller: Principal, table: TableEntry, what: str, data: bytes, agent: str) -> Answer:
         body = parse_json(data or b"{}", "body", exact=True)
@@ -274,6 +282,37 @@ def _page(name: str, items: Sequence[Any], query: str) -> dict[str, Any]:
         return {name: items}
     end = int(start) + int(size[:9])
     return {name: items[int(start) : end], "next-page-token": str(end) if end < len(items) else None}
+
+
+def _wants_counts(request: Request) -> bool:
+    """True unless the client asks for metadata without our distinct counts.
+
+    Raises:
+        InvalidArgument: The header has another value.
+    """
+    value = request.headers.get(_COUNTS, "on").strip().lower()
+    if value not in ("on", "off"):
+        raise InvalidField(_COUNTS, "must be on or off", expected="on | off", actual=value)
+    return value == "on"
+
+
+def _conditional(request: Request, body: Body) -> Response:
+    """A table's metadata; 304 to a client that has it already."""
+    tag = f'W/"{body.tag}"'  # weak: whatever the body is encoded with
+    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": f"Authorization, {_COUNTS}"}
+    if is_known(request.headers.getlist("if-none-match"), body.tag):
+        return Response(status_code=304, headers=headers)
+    return _json(request, body.text, headers)
+
+
+def _json(request: Request, text: bytes, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer in JSON, compressed if it is long and the client takes gzip."""
+    headers = dict(headers or {})
+    if len(text) >= COMPRESSED_BYTES:
+        headers["Vary"] = f"{headers['Vary']}, Accept-Encoding" if "Vary" in headers else "Accept-Encoding"
+        if takes_gzip(request.headers.getlist("accept-encoding")):
+            text, headers["Content-Encoding"] = gzip.compress(text, GZIP_LEVEL), "gzip"
+    return Response(text, headers=headers, media_type="application/json")
 
 
 def _refusal(error: StatflightError, authorization: str | None = None) -> Response:

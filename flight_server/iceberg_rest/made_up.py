@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
 from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from store.model.errors import Unimplemented
 from store.model.logical_types import Kind, parse
@@ -20,6 +23,7 @@ from store.model.logical_types import Kind, parse
 Partition = Sequence[tuple[str, str]]
 """Columns of the partition: name, Iceberg type."""
 
+SEQUENCE_NUMBER: Final = 1  # of the only snapshot
 _FIRST_PARTITION_ID: Final = 1000
 _NOWHERE: Final = "read-only://this-catalog-takes-no-writes"
 """Where writers are sent: no reader or writer of Iceberg has such a file system, so that they fail before they write.
@@ -194,6 +198,23 @@ def spec_id(nulls: Sequence[bool]) -> int:
     return sum(1 << at for at, is_null in enumerate(nulls) if is_null)
 
 
+def totals(files: pa.Table) -> dict[str, str]:
+    """What the summary of a snapshot says of its rows, files and bytes, by which planners estimate; without the rows or
+    bytes if those of a file are unknown.
+
+    Args:
+        files: Its live files, none with row-level deletes: `row_count` and `size_bytes`.
+    """
+    sums = {"total-records": _sum(files["row_count"]), "total-files-size": _sum(files["size_bytes"])}
+    counts = {"total-data-files": files.num_rows, "total-delete-files": 0}
+    return {name: str(value) for name, value in (sums | counts).items() if value is not None}
+
+
+def _sum(counts: pa.ChunkedArray) -> int | None:
+    """The sum of int64, beyond 64 bits too; None if one is unknown."""
+    return None if counts.null_count else int(pc.sum(counts.cast(pa.decimal128(38))).as_py() or 0)
+
+
 def document(
     columns: Columns,
     partition: Partition,
@@ -203,6 +224,7 @@ def document(
     location: str,
     snapshot_id: int,
     committed_at: datetime,
+    totals: Mapping[str, str],
 ) -> dict[str, Any]:
     """Metadata of format version 2.
 
@@ -210,6 +232,7 @@ def document(
         null_patterns: For each kind of partition, which of its values are null.
         snapshot_id: Id of the only snapshot; neither 0 nor -1, which clients take for none.
         committed_at: Time of the snapshot.
+        totals: Of its rows, files and bytes, see `totals`.
     """
     try:
         table_uuid = str(uuid.UUID(table_id))
@@ -226,7 +249,7 @@ def document(
         "format-version": 2,
         "table-uuid": table_uuid,
         "location": location,
-        "last-sequence-number": 1,
+        "last-sequence-number": SEQUENCE_NUMBER,
         "last-updated-ms": at_ms,
         "last-column-id": columns.last_id,
         "current-schema-id": 0,
@@ -257,15 +280,14 @@ def document(
         "snapshots": [
             {
                 "snapshot-id": snapshot_id,
-                "sequence-number": 1,
+                "sequence-number": SEQUENCE_NUMBER,
                 "timestamp-ms": at_ms,
                 "schema-id": 0,
                 "manifest-list": f"{location}/metadata/planned-by-the-server.avro",
-                "summary": {"operation": "append"},
+                "summary": {"operation": "append", **totals},
             }
         ],
         "snapshot-log": [{"snapshot-id": snapshot_id, "timestamp-ms": at_ms}],
         "metadata-log": [],
-        "statistics": [],
         "partition-statistics": [],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from flight_server.app import App
-from flight_server.iceberg_rest import made_up
+from flight_server.iceberg_rest import distinct_counts, made_up
+from flight_server.iceberg_rest.distinct_counts import Countable, Place
 from flight_server.iceberg_rest.partitions import result_type
 from flight_server.reads.scan_columns import Columns
 from store.catalog.capture_facts import format_facts, snapshot_columns
@@ -17,9 +19,12 @@ from store.duckdb.lru import LruCache
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import InvalidArgument, NotCaptured, Unimplemented, UpstreamError
 from store.model.format_facts import UNKNOWN, FormatFacts
+from store.model.names import column_key
 from store.model.predicates.pruning import Column
 
 CACHED_BYTES: Final = 64 << 20  # of metadata documents and of row-level deletes, each
+CONFIG: Final = {"scan-planning-mode": "server"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OWN_IDS: Final = "parquet.field-ids"  # property of Parquet tables whose files have field ids
 _AMBIGUOUS: Final = Column(2**31 - 1, "", None)  # an id that no table has
 
@@ -30,12 +35,14 @@ class Served:
 
     Attributes:
         metadata_location: URL of its metadata file; of none if the metadata is made up.
+        document: JSON of its metadata without the property `statistics`.
         specs: Spec id → partition: names in `partition_data_json` and Iceberg types. Of made-up metadata one, by which
             `made_up.spec_id` tells the spec of a file.
         columns: Name of a column in the current schema → its id; None for the names of the snapshot.
         sources: Spec id → for each field of the partition the id of the column whose value it has; None of a transform.
         is_mapped: The table has a name mapping, so that there may be files which Iceberg did not write. Iceberg's
             writers put all columns into a file, those of the partition too.
+        countable: What of the metadata may get distinct counts.
     """
 
     metadata_location: str
@@ -45,6 +52,11 @@ class Served:
     columns: Mapping[str, int] | None = field(default=None, repr=False)
     sources: Mapping[int, Sequence[int | None]] = field(default_factory=dict)
     is_mapped: bool = False
+    countable: Countable = field(default_factory=Countable, repr=False)
+
+    def metadata(self, entries: Sequence[distinct_counts.Entry]) -> str:
+        """JSON of the metadata, with entries of distinct counts beside its own."""
+        return f"{self.document[:-1]}{self.countable.statistics(entries)}}}"
 
     def shown(self, snapshot_id: int) -> int:
         """The id of a snapshot in the metadata. Made-up ids are one higher: Delta's begin with 0, Iceberg's do not."""
@@ -96,6 +108,7 @@ class Tables:
         self._documents: LruCache[tuple[int, str], Served] = LruCache(CACHED_BYTES)
         self._made_up: LruCache[tuple[int, int, int], Served] = LruCache(CACHED_BYTES)
         self._deletes: LruCache[tuple[int, int], Mapping[str, Any]] = LruCache(CACHED_BYTES)
+        self._bodies: LruCache[tuple[int, int, str, bool], Body] = LruCache(CACHED_BYTES)
 
     def load(self, table: TableEntry) -> Served:
         """A table as it is served, of the time when its catalog was last discovered.
@@ -119,6 +132,24 @@ class Tables:
             served = self._make_up(table, facts)
             self._made_up.put(key, served, len(served.document))
         return served
+
+    def body(self, table: TableEntry, *, with_counts: bool) -> Body:
+        """The answer to a client that loads a table.
+
+        Args:
+            with_counts: Whether distinct counts are added to the metadata.
+
+        Raises:
+            StatflightError: As `load` does.
+        """
+        generation = self._app.versions.generation(table.table_key)
+        served = self.load(table)
+        key = (table.table_key, generation, served.metadata_location, with_counts)
+        if (body := self._bodies.get(key)) is None:
+            entries = distinct_counts.entries(self._app.database, table, served.countable) if with_counts else ()
+            body = Body.of(served.metadata_location, served.metadata(entries))
+            self._bodies.put(key, body, body.size)
+        return body
 
     def captured(self, table: TableEntry, snapshot: str | int) -> TableEntry:
         """The table, its files at a snapshot captured first if they are not known."""
@@ -169,6 +200,8 @@ class Tables:
                 f'files of "{table.full_name}" have field ids of another table, which readers would use'
             )
         files = self._app.planner.plan(table, None, (), snapshot_id).files
+        stored = snapshot_columns(self._app.database, [(table.table_key, snapshot_id)])
+        of_snapshot = stored.get((table.table_key, snapshot_id), [])
         if any(files["delete_files"].to_pylist()):
             raise Unimplemented(
                 f'"{table.full_name}" has row-level deletes (deletion vectors, delete files) of format'
@@ -182,15 +215,15 @@ class Tables:
                 f'columns of "{table.full_name}" have ids of format {table.format}, unknown to readers of Iceberg'
             )
         else:
-            stored = snapshot_columns(self._app.database, [(table.table_key, snapshot_id)])
-            columns = made_up.Columns(
-                made_up.struct_of(stored.get((table.table_key, snapshot_id), ())), made_up.iceberg_type
-            )
+            columns = made_up.Columns(made_up.struct_of(of_snapshot), made_up.iceberg_type)
         partition = columns.partition(partition_keys)
         partitions = files["partition_data_json"].unique().to_pylist() if partition else []
         patterns = {tuple(value is None for value in values_of(text, partition)) for text in partitions}
-        committed = self._app.database.rows(
-            "SELECT committed_at FROM snapshots WHERE table_key = ? AND snapshot_id = ?", table.table_key, snapshot_id
+        ((committed_at,),) = self._app.database.rows(
+            "SELECT coalesce(s.committed_at, t.discovered_at) FROM tables t LEFT JOIN snapshots s"
+            " ON s.table_key = t.table_key AND s.snapshot_id = ? WHERE t.table_key = ?",
+            snapshot_id,
+            table.table_key,
         )
         location = url(table.location or "")
         served = Served(f"{location}/metadata/made-up-{snapshot_id}.metadata.json", "", {0: partition}, True)
@@ -201,9 +234,54 @@ class Tables:
             table_id=table.table_id,
             location=location,
             snapshot_id=served.shown(snapshot_id),
-            committed_at=next(iter(committed), (None,))[0] or datetime.now(UTC),
+            committed_at=committed_at or _EPOCH,
+            totals=made_up.totals(files),
         )
-        return replace(served, document=json.dumps(document))
+        place = Place(snapshot_id, served.shown(snapshot_id), made_up.SEQUENCE_NUMBER, is_free_of_deletes=True)
+        countable = Countable([], [place], self._fields_by_id(table, of_snapshot, columns))
+        return replace(served, document=json.dumps(document), countable=countable)
+
+    def _fields_by_id(
+        self, table: TableEntry, of_snapshot: Sequence[Sequence[Any]], columns: made_up.Columns
+    ) -> dict[int, int]:
+        """Id of a column in the store → id of its field in metadata that is made up.
+
+        Args:
+            of_snapshot: The columns of the snapshot, see `capture_facts.snapshot_columns`.
+        """
+        ids = self._app.catalog.column_ids(table)
+        fields = dict(distinct_counts.leaves({"fields": columns.fields}))
+        found = {}
+        for name, _, _, field_id, *path in of_snapshot:
+            parts = tuple(path[0]) if path and path[0] else (name,)
+            column_id = ids.get(column_key(parts)) if field_id is None else field_id
+            if column_id is not None and parts in fields:
+                found[column_id] = fields[parts]
+        return found
+
+
+@dataclass(frozen=True)
+class Body:
+    """The answer to a client that loads a table.
+
+    Attributes:
+        tag: Digest of the text, the opaque part of its entity tag.
+    """
+
+    text: bytes
+    tag: str
+
+    @classmethod
+    def of(cls, metadata_location: str, metadata: str) -> Body:
+        """The answer with a table's metadata as JSON."""
+        location, config = json.dumps(metadata_location), json.dumps(CONFIG)
+        text = f'{{"metadata-location": {location}, "config": {config}, "metadata": {metadata}}}'.encode()
+        return cls(text, hashlib.blake2b(text, digest_size=16).hexdigest())
+
+    @property
+    def size(self) -> int:
+        """Bytes that the answer takes in memory."""
+        return len(self.text) + 200
 
 
 def url(location: str) -> str:
@@ -224,7 +302,7 @@ def _of_document(document: Mapping[str, Any], location: str) -> Served:
     specs = document.get("partition-specs") or [{"spec-id": 0, "fields": document.get("partition-spec") or []}]
     return Served(
         location,
-        json.dumps(document),
+        json.dumps({name: value for name, value in document.items() if name != "statistics"}),
         {
             spec.get("spec-id", 0): [
                 (part["name"], result_type(part["transform"], types.get(part["source-id"]))) for part in spec["fields"]
@@ -238,6 +316,7 @@ def _of_document(document: Mapping[str, Any], location: str) -> Served:
             for spec in specs
         },
         is_mapped="schema.name-mapping.default" in (document.get("properties") or {}),
+        countable=distinct_counts.of_metadata(document),
     )
 
 

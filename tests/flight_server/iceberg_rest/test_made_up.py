@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 from pyiceberg.table.metadata import TableMetadataV2
 from pyiceberg.table.name_mapping import parse_mapping_from_json
 
-from flight_server.iceberg_rest.made_up import Columns, delta_type, document, iceberg_type, spec_id, struct_of
+from flight_server.iceberg_rest.made_up import Columns, delta_type, document, iceberg_type, spec_id, struct_of, totals
 from flight_server.iceberg_rest.partitions import result_type, single_value
 from store.model.errors import Unimplemented
 
@@ -53,6 +54,7 @@ def made(columns: Columns, partition: list[str], *patterns: list[bool]) -> Table
         location="file:///t",
         snapshot_id=1,
         committed_at=datetime(2026, 1, 1, tzinfo=UTC),
+        totals={"total-records": "7"},
     )
     return TableMetadataV2.model_validate_json(json.dumps(found))
 
@@ -155,3 +157,22 @@ def test_types_of_transforms():
     pairs = [("bucket[4]", "int"), ("truncate[2]", "long"), ("day", "date"), ("year", "int"), ("identity", "long")]
     assert [result_type(transform, "long") for transform, _ in pairs] == [type for _, type in pairs]
     assert result_type("void", None) == "string"
+
+
+def files(rows: list[int | None], sizes: list[int | None]) -> pa.Table:
+    return pa.table({"row_count": pa.array(rows, pa.int64()), "size_bytes": pa.array(sizes, pa.int64())})
+
+
+def test_totals_are_texts_and_unknown_ones_are_left_out():
+    counted = {"total-data-files": "2", "total-delete-files": "0"}
+    assert totals(files([3, 4], [2**62, 2**62])) == counted | {
+        "total-records": "7",
+        "total-files-size": str(2**63),
+    }
+    assert totals(files([3, None], [None, 1])) == counted
+    assert totals(files([], [])) == {
+        "total-data-files": "0",
+        "total-delete-files": "0",
+        "total-records": "0",
+        "total-files-size": "0",
+    }

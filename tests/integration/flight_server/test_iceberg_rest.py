@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import urllib.error
@@ -367,3 +368,30 @@ def _namespace(site: Site, catalog: str) -> tuple[str, ...]:
     level = told["namespaces"][0]
     _, deeper = site.ask(f"namespaces?parent={'%1F'.join(level)}")
     return tuple((deeper["namespaces"] or [level])[0][1:])
+
+
+def test_metadata_is_sent_once_and_compressed(site):
+    """By a client that takes gzip and says what it has; the header of distinct counts has two values."""
+    columns = {f"a_long_name_of_a_column_{i}": [i] for i in range(300)}
+    pq.write_table(pa.table(columns), _folder(site.root / "wide/t") / "0.parquet")
+    site.connect("wide", "parquet", site.root / "wide")
+    address = f"{site.base}iceberg/v1/namespaces/wide%1Fdefault/tables/t"
+
+    def ask(**headers: str) -> tuple[int, dict[str, str], bytes]:
+        request = urllib.request.Request(address, headers={k.replace("_", "-"): v for k, v in headers.items()})
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status, dict(answer.headers), answer.read()
+        except urllib.error.HTTPError as other:
+            return other.code, dict(other.headers), other.read()
+
+    _, plain, text = ask()
+    _, told, packed = ask(Accept_Encoding="gzip, deflate")
+    assert told["content-encoding"] == "gzip" and gzip.decompress(packed) == text and len(packed) < len(text) / 3
+    assert told["etag"] == plain["etag"] and "content-encoding" not in plain
+    assert "Accept-Encoding" in plain["vary"]
+    for known in (told["etag"], told["etag"].removeprefix("W/"), "*"):
+        status, again, body = ask(If_None_Match=known)
+        assert (status, again["etag"], body) == (304, told["etag"], b"")
+    status, _, refusal = ask(x_statflight_statistics="none")
+    assert status == 400 and b"on | off" in refusal
