@@ -19,8 +19,8 @@ from flight_server.checks import drift, learned, measures, references, statement
 from flight_server.checks.found import Found
 from flight_server.checks.limits import Limit
 from flight_server.checks.results import Result, State
-from flight_server.checks.rules import CONTAINMENT, LEARNED, OF_TABLE, PREVIOUS, SELECT, Rule
-from flight_server.views import history, table_summary
+from flight_server.checks.rules import CONTAINMENT, FIRST, LEARNED, OF_TABLE, PREVIOUS, SELECT, Rule
+from flight_server.views import added, history, table_summary
 from flight_server.views.numbers import nearest_float, number
 from flight_server.views.reader import Reader, equal, read_table
 from flight_server.views.table_summary import Row, TableSummary
@@ -51,8 +51,9 @@ def check(
     Args:
         table: Full name.
         rules: Rules; those about other tables are skipped.
-        against: Snapshot to compare with, for rules that name none: an id, or "previous" for the captured one before
-            the current. When there is none, rules that compare with it have no result.
+        against: Snapshot to compare with, for rules that name none: an id, "first" for the oldest captured one, or
+            "previous" for the captured one before the current. When there is none, rules that compare with it have no
+            result, and all rows count as added.
         only_timely: Gives only results that time alone may turn.
         allow_inherited: Lets distributions of earlier snapshots decide.
 
@@ -67,11 +68,12 @@ def check(
         )
     if not mine:
         return []
-    if against is not None and against != PREVIOUS:
+    if against not in (None, PREVIOUS, FIRST):
         table_summary.require(reader, table, against)
     facts = table_summary.gather(reader, table, "current")
     subject = _Subject(reader, facts, "current", against, now or datetime.now(UTC))
     subject.only_timely, subject.allow_inherited = only_timely, allow_inherited
+    subject.about_added = [rule for rule in mine if rule.of_added]
     return [result for rule in mine for result in subject.results(rule)]
 
 
@@ -86,6 +88,7 @@ def compare(
     """
     subject = _Subject(reader, after, at, was, datetime.now(UTC))
     subject.older[was] = before
+    subject.about_added = [rule for rule in rules if rule.of_added]
     return [result for rule in rules for result in subject.results(rule)]
 
 
@@ -114,9 +117,14 @@ class _Subject:
         self._sketches: dict[tuple[int | str, str], dict[int, Row]] = {}
         self._records: dict[int | None, list[Row]] = {}
         self.older: dict[int | str, TableSummary] = {}
+        self.about_added: Sequence[Rule] = ()
+        self._loads: dict[int | None, _Subject] = {}
 
     def results(self, rule: Rule) -> Iterator[Result]:
         """The results of a rule; none if it has nothing to compare with, or applies to no column of the table."""
+        if rule.of_added:
+            yield from self._of_added(rule)
+            return
         if rule.compares and self._against_of(rule) == PREVIOUS and self._previous is None:
             return  # a first snapshot has no predecessor
         if rule.measure == LEARNED:
@@ -136,6 +144,52 @@ class _Subject:
             yield from self._without_columns(rule)
         for row in rows:
             yield from self._of_row(rule, row)
+
+    def _of_added(self, rule: Rule) -> Iterator[Result]:
+        """The results of a rule about the rows that were added."""
+        named = ", ".join(rule.columns) or None
+        try:
+            against = self._before_load(rule)
+            if against not in self._loads:
+                self._loads[against] = self._load(against)
+        except measures.NeverKnown as why:
+            yield self._failed(rule, named, None, str(why))
+        except measures.UnknownValue as why:
+            yield self._unknown(rule, named, None, str(why))
+        else:
+            yield from self._loads[against].results(replace(rule, of_added=False))
+
+    def _before_load(self, rule: Rule) -> int | None:
+        """The snapshot since which rows count as added; None if there is none before, so that all do."""
+        if self._against_of(rule) in (None, PREVIOUS):
+            return self._previous
+        return int(self._compared(rule))
+
+    def _load(self, against: int | None) -> _Subject:
+        """The rows that were added since a snapshot, as a table of their own.
+
+        Raises:
+            UnknownValue: The files of one of the snapshots are not captured.
+        """
+        current = next((row["snapshot_id"] for row in self._snapshots() if self._is_now(row)), None)
+        if current is None:
+            raise measures.UnknownValue("nothing captured at the current snapshot")
+        asked = [rule for rule in self.about_added if not rule.is_of_table]
+        others = {limit.other[1] for rule in self.about_added for limit in rule.condition.limits if limit.other}
+        wanted = {
+            row["column_id"]
+            for row in self._facts.rows
+            if row["column_name"] in others or any(rule.takes(row["column_name"] or "") for rule in asked)
+        }
+        has_distinct = any(rule.needs_distinct for rule in asked)
+        try:
+            facts, thetas = added.gather(self._reader, self._table, current, against, wanted, sketches=has_distinct)
+        except added.NotListed as why:
+            raise measures.UnknownValue(str(why)) from None
+        load = _Subject(self._reader, facts, self._at, against, self._now)
+        of_load = {"snapshot_id": current, "freshness": "EXACT", "params": None}
+        load._sketches[current, "NDV"] = {column: of_load | {"data": data} for column, data in thetas.items()}
+        return load
 
     def _without_columns(self, rule: Rule) -> Iterator[Result]:
         """The result of a rule that no captured column is of; none if its patterns match no column at all."""
@@ -540,8 +594,11 @@ class _Subject:
 
     def _compared(self, rule: Rule) -> int | str:
         """The snapshot that a rule compares with."""
-        against = self._previous if self._against_of(rule) == PREVIOUS else self._against_of(rule)
-        assert against is not None, "check() refuses such a rule, and results() leaves it out"
+        words = {PREVIOUS: self._previous, FIRST: self._first}
+        against = self._against_of(rule)
+        against = words.get(against, against) if isinstance(against, str) else against
+        if against is None:  # `check` refuses a rule without one, and `results` leaves out one without a predecessor
+            raise measures.UnknownValue("no snapshot is captured")
         if rule.against is not None and against not in [row["snapshot_id"] for row in self._snapshots()]:
             raise measures.NeverKnown(f"snapshot {against} does not exist")
         return against
@@ -551,6 +608,12 @@ class _Subject:
         """The captured snapshot before the current one."""
         older = self._earlier_rows(None)
         return older[-1]["snapshot_id"] if older else None
+
+    @cached_property
+    def _first(self) -> int | None:
+        """The oldest captured snapshot."""
+        stored = self._stored(None)
+        return stored[0]["snapshot_id"] if stored else None
 
     @cached_property
     def _not_earlier(self) -> set[int]:

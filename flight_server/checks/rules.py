@@ -61,6 +61,13 @@ _REFERENCE: Final = re.compile(
 _NOT_RELATIVE: Final = AGAINST | {"age_seconds", "most_common", "unique"}
 _ALIASES: Final = {"data_file_count": "file_count", "total_size_bytes": "size_bytes"}  # columns of stats.tables
 PREVIOUS: Final = "previous"  # the captured snapshot before the current one
+FIRST: Final = "first"  # the oldest captured one
+ADDED: Final = "added"
+OF_ADDED: Final = (
+    *("row_count", "size_bytes", "file_count", "null_fraction", "null_count", "nan_count", "ndv"),
+    *("distinct_fraction", "min", "max", "mean", "stddev", "avg_width_bytes"),
+)
+"""Measures of the rows that were added, which the records of their files tell."""
 
 
 class Level(StrEnum):
@@ -83,6 +90,8 @@ class Rule:
             caller of the check.
         of_change: True if the condition is about the change of the measure since that snapshot.
         of: The referenced `TABLE.COLUMN` of `CONTAINMENT`, the statement of `SELECT`.
+        of_added: True if the rule is about the rows that came with files added since `against`, the captured snapshot
+            before where that is None and the caller names none.
     """
 
     text: str
@@ -94,6 +103,7 @@ class Rule:
     against: int | str | None = None
     of_change: bool = False
     of: str = ""
+    of_added: bool = False
 
     @property
     def is_of_table(self) -> bool:
@@ -114,6 +124,33 @@ class Rule:
     def needs_snapshot(self) -> bool:
         """True if the rule compares with a snapshot but names none."""
         return self.compares and self.against is None
+
+    @property
+    def needs_distinct(self) -> bool:
+        """True if the rule asks for distinct values, by its measure or a limit."""
+        named = {self.measure, *(limit.other[0] for limit in self.condition.limits if limit.other)}
+        return not named.isdisjoint(("ndv", "distinct_fraction"))
+
+    def about_added(self, text: str) -> Rule:
+        """This rule about the rows that were added.
+
+        Args:
+            text: The text by which its results are known.
+
+        Raises:
+            InvalidArgument: It is about what the records of the added files do not tell.
+        """
+        if self.of_change or self.measure not in OF_ADDED:
+            raise InvalidArgument(
+                f"the rule {self.text!r} cannot be about added rows",
+                hint=f"of them there are {', '.join(OF_ADDED)}",
+            )
+        if any(limit.window for limit in self.condition.limits):
+            raise InvalidArgument(
+                f"the rule {self.text!r} compares with earlier snapshots, and added rows are of one load",
+                hint='give a constant limit, or use the rule "learned", which compares loads',
+            )
+        return replace(self, text=text, of_added=True)
 
     def is_about(self, table: str) -> bool:
         """True if the rule applies to a table, by its full name."""
@@ -237,8 +274,8 @@ _Patterns = Annotated[
     _Pattern | list[_Pattern], Meta(title="must be a pattern or a list of patterns", description="texts")
 ]
 _Snapshot = Annotated[
-    int | Annotated[str, Meta(pattern=rf"^({PREVIOUS}|-?\d{{1,19}})$")],
-    Meta(title="must be the id of a snapshot", description=f'an id, or "{PREVIOUS}"'),
+    int | Annotated[str, Meta(pattern=rf"^({PREVIOUS}|{FIRST}|-?\d{{1,19}})$")],
+    Meta(title="must be the id of a snapshot", description=f'an id, "{PREVIOUS}" or "{FIRST}"'),
 ]
 
 
@@ -248,17 +285,22 @@ class _Entry(Struct):
     columns: _Patterns = field(default_factory=list)
     level: Level = Level.FAIL
     against: _Snapshot | None = None
+    of: Annotated[str, Meta(pattern=rf"^{ADDED}$", title=f'must be "{ADDED}"', description=f'"{ADDED}"')] | None = None
 
     def rule(self) -> Rule:
         """The rule."""
         tables, columns = ((given,) if isinstance(given, str) else tuple(given) for given in (self.table, self.columns))
         rule = parse(self.expect, self.level, tables or ("*",), columns)
+        if self.of is not None:
+            rule = rule.about_added(f"{rule.text} of {ADDED}")
         if self.against is None:
             return rule
-        if not rule.compares:
+        if not (rule.compares or rule.of_added):
             measures = " and ".join(sorted(AGAINST))
-            raise InvalidArgument(f'"against" is for changes, {measures}, and {rule.measure} compares nothing')
-        against = self.against if self.against == PREVIOUS else int(self.against)
+            raise InvalidArgument(
+                f'"against" is for changes, added rows, {measures}, and {rule.measure} compares nothing'
+            )
+        against = self.against if self.against in (PREVIOUS, FIRST) else int(self.against)
         # The text includes the snapshot: two rules may differ in it only.
         return replace(rule, text=f"{rule.text} against {against}", against=against)
 

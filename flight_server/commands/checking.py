@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
     from flight_server.client import StatsClient
 
 
+class OfRows(StrEnum):
+    """Rows that rules may be about, besides all."""
+
+    ADDED = grammar.ADDED
+
+
 def check(
     tables: TableNames,
     rule: Annotated[
@@ -42,7 +49,11 @@ def check(
     ] = None,
     rules: Annotated[list[Path] | None, option(metavar="FILE.toml", help="[[rule]] tables. Repeatable.")] = None,
     against: Annotated[
-        str | None, option(metavar="SNAPSHOT", help="Snapshot to compare with: an id, or 'previous'.")
+        str | None, option(metavar="SNAPSHOT", help="Snapshot to compare with: an id, 'previous' or 'first'.")
+    ] = None,
+    of: Annotated[
+        OfRows | None,
+        option("--of", help="Judge only the rows that came since the snapshot before, or since --against."),
     ] = None,
     strict: Annotated[
         bool, option("--strict", help="Exit with 1 for unknown results too, but for rules of level warn.")
@@ -63,8 +74,8 @@ def check(
 ) -> None:
     """Check rules on each table that the targets match."""
     targets = check_targets(tables)
-    at = None if against is None else snapshot_of(against, grammar.PREVIOUS)
-    rules_given = _rules(rule or [], rules or [])
+    at = None if against is None else snapshot_of(against, grammar.PREVIOUS, grammar.FIRST)
+    rules_given = _rules(rule or [], rules or [], of)
     about = None if expected is None else _expected(*expected)
     if about is None and not suggest and at is None:
         _check_none_compares(rules_given)
@@ -152,8 +163,10 @@ def _say_unchecked(name: str, rules: Sequence[grammar.Rule], judged: Collection[
             say(f"{name}: {rule.text}: not checked, for there is nothing to compare")
 
 
-def _rules(texts: list[str], files: list[Path]) -> list[grammar.Rule]:
+def _rules(texts: list[str], files: list[Path], of: OfRows | None) -> list[grammar.Rule]:
+    """The rules of a command; with `of` all of them are about these rows."""
     try:
-        return [*map(grammar.parse, texts), *(one for file in files for one in grammar.load(file).rules)]
+        given = [*map(grammar.parse, texts), *(one for file in files for one in grammar.load(file).rules)]
+        return given if of is None else [one if one.of_added else one.about_added(one.text) for one in given]
     except InvalidArgument as wrong:
         misuse(str(wrong))
