@@ -16,8 +16,8 @@ try:
 except ImportError:
     sys.exit("statflight: the command line needs more than pyarrow: pip install 'statflight[server]'")
 
-from flight_server.commands import output, parameters
-from flight_server.commands.examples import EXAMPLES
+from flight_server.faces.commands import output, parameters
+from flight_server.faces.commands.examples import EXAMPLES
 from flight_server.process.runtime import (
     collect_less_often,
     leave_blas_threads_out,
@@ -94,7 +94,7 @@ class Commands(click.Group):
         if entry is None:
             return None
         module, _, name = entry.function.partition(":")
-        function = getattr(import_module(f"flight_server.commands.{module}"), name)
+        function = getattr(import_module(f"flight_server.faces.commands.{module}"), name)
         # \b keeps the lines below it as they are
         examples = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[cmd_name])
         call, given = parameters.of(function)

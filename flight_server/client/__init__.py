@@ -3,7 +3,7 @@
 from flight_server.client.connection import DEFAULT_URI
 from flight_server.client.errors import reason
 from flight_server.client.stats_client import Actions, StatsClient, connect
-from flight_server.table_names import full_name, join_name, of_table, split_name
+from flight_server.client.table_names import full_name, join_name, of_table, split_name
 
 __all__ = [
     "DEFAULT_URI",

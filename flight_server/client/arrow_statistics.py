@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from flight_server.estimates import COLUMN_FIELDS, TABLE_FIELDS, Estimate, Row, of_column, of_table
+from flight_server.client.estimates import COLUMN_FIELDS, TABLE_FIELDS, Estimate, Row, of_column, of_table
 
 TABLE_COLUMNS: Final = TABLE_FIELDS
 COLUMNS: Final = ("column_id", "column_name", *COLUMN_FIELDS)

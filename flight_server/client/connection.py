@@ -16,9 +16,9 @@ from typing import Any, Final, Literal, Self, TypeVar, overload
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from flight_server.client.conditions.exact_json import dumps
 from flight_server.client.errors import UNAVAILABLE, clear_errors, reason
 from flight_server.client.unreachable import explained, without_proxy_on_loopback
-from flight_server.conditions.exact_json import dumps
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
-from flight_server.conditions.arrow_expressions import compared_columns, from_expression, weakened
+from flight_server.client.conditions.arrow_expressions import compared_columns, from_expression, weakened
 
 if TYPE_CHECKING:
     from flight_server.client.connection import Connection

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from flight_server.client.capture_requests import pick_column, unknown_column
 from flight_server.client.connection import Connection, require
-from flight_server.table_names import full_name, of_table
+from flight_server.client.table_names import full_name, of_table
 
 if TYPE_CHECKING:
     from flight_server.client.answer import Answer
@@ -368,12 +368,12 @@ def _tree(where: Where) -> Any:
     """The JSON form of a condition. Translators are imported here, so that the client itself requires only pyarrow."""
     if isinstance(where, str):
         require("sqlglot", "a condition written as SQL")
-        from flight_server.conditions.sql import parse_where
+        from flight_server.client.conditions.sql import parse_where
 
         return parse_where(where)
     if isinstance(where, Mapping | list | tuple):
         return list(where) if isinstance(where, tuple) else where
-    from flight_server.conditions.arrow_expressions import from_expression
+    from flight_server.client.conditions.arrow_expressions import from_expression
 
     return from_expression(where)
 

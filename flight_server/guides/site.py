@@ -58,7 +58,7 @@ def commands() -> str:
 
 def settings() -> str:
     """Each setting with its default, its variable and its meaning."""
-    from flight_server.config import Settings
+    from flight_server.core.config import Settings
 
     doc = inspect.getdoc(Settings) or ""
     meaning = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", doc, re.MULTILINE))
@@ -93,7 +93,7 @@ def flights() -> str:
 
 def actions() -> str:
     """Each action with its body and what it does."""
-    from flight_server.actions import ACTIONS
+    from flight_server.core.actions import ACTIONS
 
     rows = [(f"`{action.name}`", action.description, f"`{action.arguments}`") for action in ACTIONS.values()]
     return "# Actions\n\nBodies are JSON; see [PROTOCOL.md](../flight_server/PROTOCOL.md).\n\n" + _table(

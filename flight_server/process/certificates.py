@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from flight_server.config import Settings
+from flight_server.core.config import Settings
 from store.model.errors import InvalidArgument
 
 VALID_DAYS: Final = 825

@@ -23,8 +23,8 @@ import uvicorn
 from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from flight_server.auth.challenge import challenge
-from flight_server.reloading import Reloaded
+from flight_server.core.auth.challenge import challenge
+from flight_server.core.reloading import Reloaded
 from store.model.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from flight_server.app import App
-from flight_server.auth.principal import Principal
-from flight_server.reads.streams import never
-from flight_server.wire import flight_sql
+from flight_server.core.app import App
+from flight_server.core.auth.principal import Principal
+from flight_server.core.reads.streams import never
+from flight_server.core.wire import flight_sql
 from store.model.errors import PermissionDenied, Unimplemented
 
 if TYPE_CHECKING:
-    from flight_server.sql.endpoint import SqlEndpoint
+    from flight_server.faces.sql.endpoint import SqlEndpoint
 
 
 class LazyEndpoint:
@@ -37,9 +37,9 @@ class LazyEndpoint:
         with self._lock:
             if self._endpoint is None:
                 try:
-                    from flight_server.sql.endpoint import SqlEndpoint
+                    from flight_server.faces.sql.endpoint import SqlEndpoint
                 except ModuleNotFoundError as missing:
-                    if missing.name is None or not missing.name.startswith("flight_server.sql"):
+                    if missing.name is None or not missing.name.startswith("flight_server.faces.sql"):
                         raise
                     raise Unimplemented("Flight SQL is not part of this build") from None
                 self._endpoint = SqlEndpoint(self._app, self._release)

@@ -20,8 +20,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from flight_server.config import Settings
-from flight_server.reloading import Reloaded
+from flight_server.core.config import Settings
+from flight_server.core.reloading import Reloaded
 from store.model.errors import InvalidArgument
 
 log = logging.getLogger("statflight.server")

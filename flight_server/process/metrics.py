@@ -48,9 +48,9 @@ import prometheus_client as prometheus
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.exposition import choose_encoder
 
-from flight_server.app import App
-from flight_server.auth.principal import Principal
-from flight_server.control.capture_counters import READ
+from flight_server.core.app import App
+from flight_server.core.auth.principal import Principal
+from flight_server.core.control.capture_counters import READ
 from store.model.catalog_entries import EXTERNAL
 from store.model.errors import Unauthenticated
 from store.model.names import join_name

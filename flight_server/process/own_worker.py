@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from flight_server.config import CHILD_VARIABLE
+from flight_server.core.config import CHILD_VARIABLE
 from flight_server.process.runtime import WORKER_MEMORY, reuse_memory
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from capture.spark.session import Spark
 from capture.spec import Engine, FileSketches
 from flight_server.client.connection import Connection
 from flight_server.client.unreachable import NO_PROXY
-from flight_server.process.log import configure
+from flight_server.core.log import configure
 from flight_server.process.runtime import (
     die_with_parent,
     freeze_garbage,

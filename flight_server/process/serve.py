@@ -15,17 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from flight_server import actions
-from flight_server.actions.scans import capture_files
-from flight_server.app import App, alone
-from flight_server.auth.tokens import Guard
-from flight_server.config import Settings
-from flight_server.control.housekeeping import Housekeeping
-from flight_server.flight_service import StatflightServer
+from flight_server.core import actions
+from flight_server.core.app import App, alone
+from flight_server.core.auth.tokens import Guard
+from flight_server.core.config import Settings
+from flight_server.core.control.housekeeping import Housekeeping
+from flight_server.core.flight_service import StatflightServer
+from flight_server.core.log import configure
+from flight_server.planning.scans import capture_files
 from flight_server.process.certificates import with_tls
 from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.process.listener import Listener, tls_options
-from flight_server.process.log import configure
 from flight_server.process.runtime import (
     SERVER_MEMORY,
     FreeMemory,
@@ -172,10 +172,10 @@ def _serve_http(
         log.info("metrics on %smetrics", ports[-1].uri)
     if settings.http_port is not None:
         try:
-            from flight_server.iceberg_rest.door import Door
-            from flight_server.web.site import Site
+            from flight_server.faces.iceberg_rest.door import Door
+            from flight_server.faces.web.site import Site
         except ImportError as missing:
-            if str(missing.name).startswith("flight_server.web"):
+            if str(missing.name).startswith("flight_server.faces.web"):
                 raise InvalidArgument("--http-port: the pages are not part of this build") from None
             raise InvalidArgument(
                 f"--http-port needs {missing.name or missing}", hint="pip install 'statflight[server]'"

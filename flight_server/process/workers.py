@@ -15,9 +15,9 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from flight_server.config import CHILD_VARIABLE, Settings
+from flight_server.core.config import CHILD_VARIABLE, Settings
+from flight_server.core.log import relay
 from flight_server.process.listener import Listener, Start
-from flight_server.process.log import relay
 
 RESTART_SECONDS: Final = 2.0  # a worker that dies at once is not restarted in a tight loop
 STOP_SECONDS: Final = 5.0

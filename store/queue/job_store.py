@@ -1,4 +1,4 @@
-"""The durable jobs: states, deduplication, order, retries with backoff. `flight_server.control.job_queue` leases them.
+"""The durable jobs: states, deduplication, order, retries with backoff. `core/control/job_queue.py` leases them.
 
 A job is QUEUED, then RUNNING under a lease, then SUCCEEDED, FAILED or CANCELLED; between two tries it is WAITING, and
 CANCELLING until its worker has noticed a cancellation. One job per table runs at a time. Leases are in memory: a start

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from flight_server.app import App
-from flight_server.auth.tokens import Authenticator
-from flight_server.config import Settings
-from flight_server.flight_service import StatflightServer
+from flight_server.core.app import App
+from flight_server.core.auth.tokens import Authenticator
+from flight_server.core.config import Settings
+from flight_server.core.flight_service import StatflightServer
 from flight_server.process import runtime
 from store.history import validation
 from store.model.schemas import FLIGHTS

@@ -20,17 +20,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from flight_server.app import App
-from flight_server.auth.principal import ANONYMOUS
-from flight_server.checks.evaluate import check
-from flight_server.checks.rules import parse
-from flight_server.config import Settings
-from flight_server.control.checking import SETTLE_SECONDS
-from flight_server.control.table_states import states
-from flight_server.reads.local_reader import LocalReader
-from flight_server.views.reader import ReadAhead
-from flight_server.views.table_summary import gather
-from flight_server.wire import tickets
+from flight_server.core.app import App
+from flight_server.core.auth.principal import ANONYMOUS
+from flight_server.core.config import Settings
+from flight_server.core.control.table_states import states
+from flight_server.core.reads.local_reader import LocalReader
+from flight_server.core.views.reader import ReadAhead
+from flight_server.core.views.table_summary import gather
+from flight_server.core.wire import tickets
+from flight_server.insight.checking import SETTLE_SECONDS
+from flight_server.insight.evaluate import check
+from flight_server.insight.rules import parse
 from store.catalog.discovery import Discovery
 from store.history import validation
 from store.model.schemas import FLIGHTS, KLL

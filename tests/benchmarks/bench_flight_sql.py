@@ -26,7 +26,7 @@ import pytest
 from adbc_driver_flightsql import dbapi
 
 from flight_server.client import StatsClient
-from flight_server.wire.flight_sql import write_any
+from flight_server.core.wire.flight_sql import write_any
 from tests.benchmarks.bench_serving import database_in, serve, started
 from tests.benchmarks.serving_data import TABLES, name_of
 

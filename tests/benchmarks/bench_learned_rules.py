@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from flight_server.views.expectations import COUNT, NEW_LEVEL, most_are_false, newest, plain, share
+from flight_server.insight.expectations import COUNT, NEW_LEVEL, most_are_false, newest, plain, share
 
 pytestmark = pytest.mark.benchmark
 

@@ -13,7 +13,7 @@ from urllib.parse import urljoin
 
 import pytest
 
-from tests.flight_server.web.serving import large_catalog
+from tests.flight_server.faces.web.serving import large_catalog
 
 pytestmark = pytest.mark.benchmark
 

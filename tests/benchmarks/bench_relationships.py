@@ -1,7 +1,7 @@
 """Foreign keys of TPC-DS that key sketches tell, the names of columns aside, which nothing of it reads.
 
 `STATFLIGHT_BENCH_TPCDS` names a directory of the tables of scale 1 as `<table>.parquet`, such as dsdgen of DuckDB
-writes. The rules of `flight_server.reads.relationships` were made by looking at scales 0.1 and 1 of it: these are no
+writes. The rules of `flight_server.insight.relationships` were made by looking at scales 0.1 and 1 of it: these are no
 fresh data.
 
     scale 1: 98 of 103 found, 106 told: recall 0.951, precision 0.925, in 1.1 s
@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.flight_server.reads.key_columns import put_columns
+from tests.flight_server.planning.key_columns import put_columns
 from tests.flight_server.serving import app_in, command, read
 
 pytestmark = pytest.mark.benchmark

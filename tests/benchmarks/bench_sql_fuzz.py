@@ -1,4 +1,4 @@
-"""More mutants of `tests/flight_server/sql/test_fuzz.py`. STATFLIGHT_BENCH_MUTANTS (20000), _SEED (1)."""
+"""More mutants of `tests/flight_server/faces/sql/test_fuzz.py`. STATFLIGHT_BENCH_MUTANTS (20000), _SEED (1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.flight_server.live_server import serving
-from tests.integration.flight_server.sql.test_fuzz import SECRET, send_mutants
+from tests.integration.flight_server.faces.sql.test_fuzz import SECRET, send_mutants
 
 pytestmark = pytest.mark.benchmark
 

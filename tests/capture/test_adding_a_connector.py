@@ -21,11 +21,11 @@ from capture.compute.readers import tasks
 from capture.connectors.spi import ConnectorConfig, ScanTask
 from capture.spi import Outcome
 from capture.store_sink import LocalStore
-from flight_server.actions import functions
-from flight_server.app import App
-from flight_server.config import Settings
-from flight_server.reads.scan_plan import TABLE
-from flight_server.wire.plan_request import find
+from flight_server.core.actions import functions
+from flight_server.core.app import App
+from flight_server.core.config import Settings
+from flight_server.planning.plan_request import find
+from flight_server.planning.scan_plan import TABLE
 from store.model.errors import UpstreamError
 from store.model.format_facts import FormatFacts
 from tests.capture.connectors.contract import ConnectorContract, Truth

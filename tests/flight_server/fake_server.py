@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as flight
 
-from flight_server.wire.flight_sql import read_any
+from flight_server.core.wire.flight_sql import read_any
 from store.model.schemas import FLIGHTS
 
 

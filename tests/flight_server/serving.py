@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.actions import functions
-from flight_server.app import App
-from flight_server.auth.principal import ANONYMOUS
-from flight_server.config import Settings
-from flight_server.wire import tickets
+from flight_server.core.actions import functions
+from flight_server.core.app import App
+from flight_server.core.auth.principal import ANONYMOUS
+from flight_server.core.config import Settings
+from flight_server.core.wire import tickets
 from store.duckdb.database import Database
 from store.history import validation
 from store.model.schemas import FLIGHTS

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server import cli
-from flight_server.commands import common, output
-from flight_server.commands.examples import EXAMPLES
+from flight_server.faces.commands import common, output
+from flight_server.faces.commands.examples import EXAMPLES
 from store.duckdb.database import Database
 from tests.flight_server.command_line import (
     KEY,
@@ -32,7 +32,7 @@ from tests.store.empty_store import empty_store
 
 
 def test_query_sends_all_of_its_flags(server, run):
-    pytest.importorskip("flight_server.conditions.sql")
+    pytest.importorskip("flight_server.client.conditions.sql")
     server.rows("stats.columns", column_row(ndv=3.0))
     status, out, _ = run(
         "query",
@@ -204,8 +204,8 @@ def test_reader_that_leaves_is_no_failure(server, run, monkeypatch, limit, expec
 
     server.rows("stats.tables", KEY | {"snapshot_id": 2, "row_count": 1, "freshness": "EXACT"})
     server.rows("stats.columns", column_row())
-    monkeypatch.setattr("flight_server.present.render.write", leave)
-    monkeypatch.setattr("flight_server.present.check_results.write_table", leave)
+    monkeypatch.setattr("flight_server.faces.present.render.write", leave)
+    monkeypatch.setattr("flight_server.faces.present.check_results.write_table", leave)
     monkeypatch.setattr("os.dup2", lambda *_: None)
     monkeypatch.setattr("sys.stdout.fileno", lambda: 1, raising=False)
     assert run("query", "stats.columns") == (0, "", "")
@@ -229,7 +229,7 @@ def test_control_characters_are_escaped_on_terminals(monkeypatch, capfd):
 
 
 def test_unreachable_default_server_suggests_serve(server, run, monkeypatch):
-    monkeypatch.setattr("flight_server.commands.common.DEFAULT_URI", "grpc://127.0.0.1:9")
+    monkeypatch.setattr("flight_server.faces.commands.common.DEFAULT_URI", "grpc://127.0.0.1:9")
     status, _, err = run("ls", "--server", "grpc://127.0.0.1:9")
     assert status == 1 and "statflight serve --db" in err and "STATFLIGHT_SERVER" in err
 
@@ -301,7 +301,7 @@ def test_listing_tables_imports_little(server):
         "deltalake",
         "pyiceberg",
         "importlib.metadata",
-        "flight_server.app",
+        "flight_server.core.app",
     }
 
 
@@ -328,7 +328,7 @@ for command in {commands}:
 
 def test_no_command_imports_pandas_before_it_has_a_server():
     """It takes half of the processor time of `statflight check` and `diff`; with a server it is left out."""
-    modules = {f"flight_server.commands.{entry.function.partition(':')[0]}" for entry in cli.COMMANDS.values()}
+    modules = {f"flight_server.faces.commands.{entry.function.partition(':')[0]}" for entry in cli.COMMANDS.values()}
     code = f"import sys, {', '.join(sorted(modules))}; print('numpy' in sys.modules, 'pandas' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["True", "False"]

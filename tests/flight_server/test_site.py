@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from flight_server.actions import ACTIONS
 from flight_server.cli import COMMANDS
-from flight_server.config import Settings
+from flight_server.core.actions import ACTIONS
+from flight_server.core.config import Settings
 from flight_server.guides import site
 from store.model.schemas import FLIGHTS
 

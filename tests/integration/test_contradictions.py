@@ -22,11 +22,11 @@ from capture.spec import Budget, Sampling
 from capture.spec_body import parse_partitions
 from capture.spi import Outcome
 from capture.store_sink import LocalStore
-from flight_server.reads.answers import answer
-from flight_server.reads.scan_plan import ScanPlanner
-from flight_server.reads.streams import Streams
-from flight_server.wire.answer_request import of_sql
-from flight_server.wire.plan_request import of_json
+from flight_server.core.reads.streams import Streams
+from flight_server.planning.answer_request import of_sql
+from flight_server.planning.answers import answer
+from flight_server.planning.plan_request import of_json
+from flight_server.planning.scan_plan import ScanPlanner
 from store.model.freshness import CONTRADICTED, PRUNING, usable_for
 from store.model.targets import Target
 from tests.capture.connectors.iceberg_tables import make_catalog

@@ -17,7 +17,7 @@ import pytest
 from capture.compute.readers import tasks
 from capture.engines.compute.engine import ComputeEngine
 from flight_server.client import StatsClient
-from flight_server.wire.flight_sql import write_any
+from flight_server.core.wire.flight_sql import write_any
 from store.model import bounds
 from store.model.logical_types import Kind, parse
 from tests.flight_server.live_server import LiveServer, serving

@@ -27,11 +27,11 @@ from capture.registry import Registry
 from capture.spec import Budget, Sampling
 from capture.spi import Outcome, TableHandle
 from capture.store_sink import LocalStore
-from flight_server.auth.principal import ANONYMOUS
-from flight_server.reads.scanner import Scanner
-from flight_server.reads.slice_cache import SliceCache
-from flight_server.reads.streams import Streams
-from flight_server.wire import scan_request
+from flight_server.core.auth.principal import ANONYMOUS
+from flight_server.core.reads.scanner import Scanner
+from flight_server.core.reads.slice_cache import SliceCache
+from flight_server.core.reads.streams import Streams
+from flight_server.core.wire import scan_request
 from flight_server.worker.publishing import COPIED
 from store.model.schemas import DISTRIBUTION
 from store.model.targets import Target, TargetKind

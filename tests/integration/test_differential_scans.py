@@ -22,12 +22,12 @@ from capture.compute.readers import tasks
 from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
 from capture.spi import TableHandle
-from flight_server.app import App
-from flight_server.iceberg_rest.expressions import condition
-from flight_server.reads import answers
-from flight_server.reads.scan_plan import METADATA
-from flight_server.wire.answer_request import FUNCTIONS, AnswerRequest, Item
-from flight_server.wire.plan_request import of_json
+from flight_server.core.app import App
+from flight_server.faces.iceberg_rest.expressions import condition
+from flight_server.planning import answers
+from flight_server.planning.answer_request import FUNCTIONS, AnswerRequest, Item
+from flight_server.planning.plan_request import of_json
+from flight_server.planning.scan_plan import METADATA
 from store.history import validation
 from store.model import bounds
 from store.model.logical_types import Kind, LogicalType, parse

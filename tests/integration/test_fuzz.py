@@ -22,10 +22,10 @@ import pyarrow.flight as flight
 import pyarrow.parquet as pq
 import pytest
 
-from flight_server.actions import ACTIONS
+from flight_server.core.actions import ACTIONS
 from store.model.schemas import FLIGHTS
+from tests.flight_server.core.wire.floecat_messages import SystemTableFlightCommand
 from tests.flight_server.live_server import Client, serving
-from tests.flight_server.wire.floecat_messages import SystemTableFlightCommand
 from tests.integration.mutations import encoded, mutant, noisy
 
 SECONDS = 1.2  # for each kind

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from flight_server.wire.flight_sql import write_any
+from flight_server.core.wire.flight_sql import write_any
 from tests.flight_server.live_server import Client, LiveServer, serving
 
 ARROW_BYTES = 300 << 20  # the server's limit of Arrow memory

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flight_server.client import StatsClient
-from flight_server.wire.flight_sql import write_any
+from flight_server.core.wire.flight_sql import write_any
 from tests.sources import PACKAGES, ROOT
 
 SERVE = "import sys; from flight_server.cli import main; sys.exit(main())"
@@ -100,7 +100,7 @@ def test_without_publishers(tmp_path):
 
 
 def test_without_flight_sql(tmp_path):
-    sources = without(tmp_path / "src", "flight_server/sql")
+    sources = without(tmp_path / "src", "flight_server/faces/sql")
     with served(sources) as client:
         captured(client, tmp_path)
         ticket = flight.Ticket(write_any("CommandStatementQuery", (1, b"SELECT 1")))
@@ -112,7 +112,7 @@ def test_without_flight_sql(tmp_path):
 
 
 def test_without_pages(tmp_path):
-    sources = without(tmp_path / "src", "flight_server/web")
+    sources = without(tmp_path / "src", "flight_server/faces/web")
     with served(sources) as client:
         captured(client, tmp_path)
     pages = command(sources, "serve", "--db", str(tmp_path / "db.duckdb"), "--port", "0", "--http-port", "0")

@@ -14,14 +14,14 @@ from deltalake import write_deltalake
 
 from capture.engines import default_engines
 from capture.registry import Registry
-from flight_server.actions import functions
-from flight_server.app import App
-from flight_server.auth.tokens import Authenticator
 from flight_server.client.connection import Connection
-from flight_server.config import Settings
-from flight_server.flight_service import StatflightServer
+from flight_server.core.actions import functions
+from flight_server.core.app import App
+from flight_server.core.auth.tokens import Authenticator
+from flight_server.core.config import Settings
+from flight_server.core.flight_service import StatflightServer
+from flight_server.core.wire import flight_sql
 from flight_server.process.metrics import Metrics
-from flight_server.wire import flight_sql
 from flight_server.worker.loop import ROLES, Worker
 from store.duckdb.database import Database
 from tests.lock_recorder import LockRecorder

@@ -12,8 +12,8 @@ import urllib.request
 import pyarrow as pa
 import pytest
 
-from flight_server.auth.principal import ANONYMOUS
-from flight_server.process import audit_log
+from flight_server.core import audit_log
+from flight_server.core.auth.principal import ANONYMOUS
 from store.catalog.discovery import Discovery
 from store.model.targets import Target
 from tests.flight_server.live_server import serving
@@ -99,8 +99,8 @@ def test_put_rows_are_counted_by_result(client, base):
 
 
 def test_table_ages_are_exposed_for_a_bounded_number_of_tables(tmp_path):
-    from flight_server.app import App
-    from flight_server.config import Settings
+    from flight_server.core.app import App
+    from flight_server.core.config import Settings
     from flight_server.process.metrics import MAX_TABLES, Metrics
     from store.history import validation
     from store.model.schemas import FLIGHTS

@@ -27,8 +27,8 @@ import pytest
 
 from store.model.sketches import kll
 from store.model.target_ids import of_column
+from tests.flight_server.faces.web.serving import pages_of
 from tests.flight_server.serving import app_in, put
-from tests.flight_server.web.serving import pages_of
 
 AXE = "axe-core-4.10.3.tgz"
 CACHE = Path.home() / ".cache" / "statflight-tests"

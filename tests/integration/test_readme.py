@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flight_server.checks import rules
+from flight_server.insight import rules
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -96,7 +96,7 @@ def test_blocks_run_in_order_with_the_output_shown(directory, environment):
 def test_table_of_settings_has_every_setting():
     from dataclasses import fields
 
-    from flight_server.config import Settings
+    from flight_server.core.config import Settings
 
     table = TEXT[TEXT.index("| key | default |") :]
     documented = set(

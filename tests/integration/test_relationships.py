@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.flight_server.reads.key_columns import put_columns
+from tests.flight_server.planning.key_columns import put_columns
 from tests.flight_server.serving import app_in, command, read
 
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")

@@ -185,7 +185,7 @@ def test_standalone_cluster_computes_the_same_rows_as_inline(master, environment
 READS = """
 import os, sys, pyarrow as pa
 from pyspark.sql import SparkSession
-from flight_server.spark_reader import StatflightDataSource
+from flight_server.client.spark_reader import StatflightDataSource
 
 spark = SparkSession.builder.master(sys.argv[1]).getOrCreate()
 spark.dataSource.register(StatflightDataSource)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import flight_server
-from flight_server.spark_reader import StatflightDataSource
+from flight_server.client.spark_reader import StatflightDataSource
 from tests.flight_server.live_server import serving
 
 pytestmark = pytest.mark.spark

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flight_server.client import StatsClient
-from flight_server.config import Settings
+from flight_server.core.config import Settings
 from flight_server.process.listener import tls_options
 from store.model.errors import InvalidArgument
 from tests.flight_server import certificates

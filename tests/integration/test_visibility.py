@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from flight_server.actions import ACTIONS
-from flight_server.wire.flight_sql import write_any
+from flight_server.core.actions import ACTIONS
+from flight_server.core.wire.flight_sql import write_any
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection, Database
 from store.model import sketches

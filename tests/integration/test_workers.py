@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flight_server.config import CHILD_VARIABLE
+from flight_server.core.config import CHILD_VARIABLE
 from tests.flight_server.live_server import STATFLIGHT, eventually, serving
 
 

@@ -24,7 +24,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, DecimalType, DoubleType, LongType, NestedField, StringType, TimestampType
 
 from tests.capture.connectors import iceberg_tables as built
-from tests.flight_server.iceberg_rest import questions
+from tests.flight_server.faces.iceberg_rest import questions
 from tests.flight_server.live_server import serving
 from tests.interop import spark
 from tests.interop.duckdb_peer import installed

@@ -18,11 +18,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from flight_server.actions import functions
-from flight_server.app import App
-from flight_server.auth.principal import ANONYMOUS
-from flight_server.config import Settings
-from flight_server.wire import tickets
+from flight_server.core.actions import functions
+from flight_server.core.app import App
+from flight_server.core.auth.principal import ANONYMOUS
+from flight_server.core.config import Settings
+from flight_server.core.wire import tickets
 from store.model.schemas import FLIGHTS
 
 HOME: Final = Path(__file__).parent

@@ -17,11 +17,10 @@ from capture.connectors import ConnectorConfig, open_connector
 from capture.engines.compute.engine import ComputeEngine
 from capture.engines.native.engine import NativeEngine
 from capture.spi import TableHandle
-from flight_server.app import App
 from flight_server.client.answer import Answer
-from flight_server.reads import answers
-from flight_server.wire import answer_request
-from flight_server.wire.plan_request import of_json
+from flight_server.core.app import App
+from flight_server.planning import answer_request, answers
+from flight_server.planning.plan_request import of_json
 from store.model.targets import Target
 from tests.integration.test_differential import Sink, capture, targets
 from tests.integration.test_differential_scans import TABLE, app_with

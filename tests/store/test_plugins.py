@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from capture.engines import ENGINES, default_engines, described
-from flight_server.present.doctor import plugins as findings
+from flight_server.faces.present.doctor import plugins as findings
 from store.model.errors import InvalidArgument
 from store.plugins import Broken, Plugins
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flight_server.client import DEFAULT_URI, StatsClient, connect, reason
     from flight_server.client.dataset import FlightDataset
-    from flight_server.spark_reader import StatflightDataSource
+    from flight_server.client.spark_reader import StatflightDataSource
 
 __all__ = ["DEFAULT_URI", "StatflightDataSource", "StatsClient", "connect", "dataset", "reason"]
 
@@ -34,5 +34,5 @@ def __getattr__(name: str) -> Any:
     """Loads a public name when it is asked for: the command line starts without pyarrow."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "flight_server.spark_reader" if name == "StatflightDataSource" else "flight_server.client"
+    module = "flight_server.client.spark_reader" if name == "StatflightDataSource" else "flight_server.client"
     return getattr(import_module(module), name)

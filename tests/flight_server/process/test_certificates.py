@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from flight_server.config import Settings
+from flight_server.core.config import Settings
 from flight_server.process import certificates
 from flight_server.process.certificates import with_tls
 from flight_server.process.listener import tls_options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flight_server.config import Settings
+from flight_server.core.config import Settings
 from flight_server.process import workers
 from flight_server.process.workers import Jobs, OwnWorkers
 

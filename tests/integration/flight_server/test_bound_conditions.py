@@ -12,7 +12,7 @@ import pytest
 from pyarrow.compute import field
 
 from flight_server.client import StatsClient
-from flight_server.wire.flight_sql import write_any
+from flight_server.core.wire.flight_sql import write_any
 
 CATALOG, FILES = "bounds", 2000
 NAMED = {"table_catalog": CATALOG, "table_schema": "s", "table_name": "t"}

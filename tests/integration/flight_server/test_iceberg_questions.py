@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import RESTError
 
-from tests.flight_server.iceberg_rest.questions import FORMATS, OF_PARTITION, Reader, found, questions, whole
+from tests.flight_server.faces.iceberg_rest.questions import FORMATS, OF_PARTITION, Reader, found, questions, whole
 from tests.flight_server.live_server import serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

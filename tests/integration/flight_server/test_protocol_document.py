@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import flight_server
-from flight_server import actions
-from flight_server.writes.ingest import parse_put
+from flight_server.core import actions
+from flight_server.core.writes.ingest import parse_put
 from store.model import errors
 from store.model.schemas import FLIGHTS
 from tests.flight_server.live_server import serving

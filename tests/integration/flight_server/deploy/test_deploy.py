@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import flight_server
-from flight_server.config import PREFIX, Settings, load
+from flight_server.core.config import PREFIX, Settings, load
 from store.duckdb.database import Database
 from store.replication.join import Plan, start_writer
 from tests.flight_server.live_server import STATFLIGHT

@@ -1,1 +1,0 @@
-"""Rules over statistics: their grammar, measures and results."""

@@ -1,0 +1,140 @@
+"""Actions on stored records: delete, expire, describe, merge; whether a column is a key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import field
+
+from flight_server.core.actions.registry import Call, Results, action
+from flight_server.core.actions.sketch_union import SketchedColumn, Theta, theta_of
+from flight_server.core.wire.scan_request import CURRENT
+from flight_server.insight import learned
+from store.model import sketches
+from store.model.errors import InvalidArgument
+from store.model.freshness import EXACT
+from store.model.structs import Snapshot, Struct, Table, Text, Truth
+from store.model.targets import Target
+
+
+class _Records(Struct):
+    table: Table
+    snapshot: Snapshot | None = None
+    target: dict[str, Any] | None = None
+
+
+@action(_Records, "Deletes records; how many")
+def delete_stats(call: Call, records: _Records) -> Results:
+    target = Target.parse(records.target) if records.target is not None else None
+    table = call.app.access.table(records.table, call.principal, "stats.write")
+    snapshot_id = None if records.snapshot is None else call.app.catalog.snapshot_id(table, records.snapshot)
+    yield {"deleted": call.app.store.delete(table, snapshot_id, target)}
+    call.app.commit.on_committed(table)
+
+
+class _Column(Struct):
+    table: Table
+    column_id: int
+    snapshot: Snapshot = CURRENT
+
+
+@action(_Column, "Reads a column; whether no value of it occurs twice")
+def unique(call: Call, asked: _Column) -> Results:
+    app = call.app
+    table = app.access.table(asked.table, call.principal, "stats.read")
+    app.access.require(call.principal, "capture.run")
+    snapshot_id = app.catalog.snapshot_id(table, asked.snapshot)
+    found = app.uniqueness.of(table, snapshot_id, asked.column_id, call.is_cancelled)
+    yield {"table": table.full_name, "snapshot_id": snapshot_id, "column_id": asked.column_id, "unique": found}
+
+
+class _Expected(Struct):
+    table: Table
+    measure: Text
+    snapshot: Snapshot
+    column: Text | None = None
+
+
+@action(_Expected, "Takes a value that a learned rule calls strange for expected")
+def expect(call: Call, expected: _Expected) -> Results:
+    table = call.app.access.table(expected.table, call.principal, "stats.write")
+    measure, column = expected.measure, expected.column
+    if measure not in learned.MEASURES or (column is None) != (measure not in learned.OF_COLUMN):
+        of_table = ", ".join((*learned.OF_TABLE, learned.GAP))
+        raise InvalidArgument(
+            f"measure: {measure!r} of {'the table' if column is None else 'a column'} is not learned",
+            hint=f"of a table are {of_table}, of a column {', '.join(learned.OF_COLUMN)}",
+        )
+    if column is not None:
+        call.app.catalog.column_id(table, column)
+    snapshot_id = call.app.catalog.snapshot_id(table, expected.snapshot)
+    call.app.checking.expect(table, snapshot_id, column, measure)
+    yield {"table": table.full_name, "snapshot_id": snapshot_id, "column": column, "measure": measure}
+
+
+class _Expiry(Struct):
+    table: Table | None = None
+    dry_run: Truth | None = None
+
+
+@action(_Expiry, "Deletes records of snapshots that the format itself has expired")
+def expire(call: Call, expiry: _Expiry) -> Results:
+    app = call.app
+    if expiry.table is not None:
+        tables = [app.access.table(expiry.table, call.principal, "admin")]
+    else:
+        app.access.require(call.principal, "admin")
+        tables = [t for t in app.catalog.tables() if call.principal.sees(*t.name)]
+    dry = expiry.dry_run is not False
+    expired = app.store.expirable(tables) if dry else app.store.expire(tables)
+    for table in tables:
+        snapshots = expired.get(table.table_key, [])
+        if snapshots or len(tables) == 1:
+            yield {"table": table.full_name, "snapshots": snapshots, "dry_run": dry}
+        if not dry:
+            app.commit.on_committed(table)
+
+
+class _OneRecord(Struct):
+    table: Table
+    snapshot: Snapshot
+    target: dict[str, Any]
+
+
+@action(_OneRecord, "Content hash, generation and times of a record")
+def stats_meta(call: Call, record: _OneRecord) -> Results:
+    target = Target.parse(record.target)
+    table = call.app.access.table(record.table, call.principal, "stats.read")
+    meta = call.app.store.meta(table, call.app.catalog.snapshot_id(table, record.snapshot), target)
+    yield {
+        "content_hash": meta.content_hash,
+        "generation": meta.generation,
+        "created_at": meta.created_at and meta.created_at.isoformat(),
+        "refreshed_at": meta.refreshed_at and meta.refreshed_at.isoformat(),
+    }
+
+
+class _SketchMerge(SketchedColumn):
+    partitions: list[Any] | None = None
+    allow_partial: Truth | None = None
+    other: SketchedColumn | None = field(default=None, name="with")
+
+
+@action(_SketchMerge, "NDV of the union (and, of two columns, of the intersection) of stored theta sketches")
+def merge_sketches(call: Call, merge: _SketchMerge) -> Results:
+    allow_partial = bool(merge.allow_partial)
+    first = theta_of(call, merge, allow_partial, merge.partitions)
+    if merge.other is None:
+        yield _estimate(first.data, first) | {"snapshot_id": first.snapshot_id, "freshness": first.freshness}
+        return
+    second = theta_of(call, merge.other, allow_partial)
+    estimates = {}
+    for name, merged in (("union", sketches.union), ("intersection", sketches.intersection)):
+        estimates[name] = _estimate(merged([first.data, second.data]), first, second)
+    yield estimates["union"] | estimates
+
+
+def _estimate(data: bytes, *of: Theta) -> dict[str, Any]:
+    """The estimate of a sketch; exact only if its parts hold all rows and were captured at their snapshots."""
+    found = sketches.estimate(data)._asdict()
+    return found | {"exact": found["exact"] and all(theta.freshness == EXACT and theta.is_whole for theta in of)}

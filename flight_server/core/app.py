@@ -1,0 +1,235 @@
+"""The server's parts, put together: the one file that knows all of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from capture.connectors.secrets import mask_uri
+from capture.orchestrator import Orchestrator
+from flight_server.core.auth.vault import Vault
+from flight_server.core.config import Settings
+from flight_server.core.control import publishing
+from flight_server.core.control.access import Access
+from flight_server.core.control.auto_analyze import AutoAnalyze
+from flight_server.core.control.capture_commit import CaptureCommit
+from flight_server.core.control.capture_plane import Captures, ResolvePlane
+from flight_server.core.control.housekeeping import Background
+from flight_server.core.control.job_queue import JobQueue
+from flight_server.core.control.lakes import Lakes
+from flight_server.core.control.publishing import Publishing
+from flight_server.core.control.watch import Watch
+from flight_server.core.reads.computed import register as register_computed
+from flight_server.core.reads.prewarm import Prewarmer
+from flight_server.core.reads.records import RecordFinder
+from flight_server.core.reads.scanner import Scanner
+from flight_server.core.reads.slice_cache import SliceCache
+from flight_server.core.reads.streams import Streams
+from flight_server.core.reads.usage import Usage
+from flight_server.core.reloading import Reloaded
+from flight_server.insight import checking, references
+from flight_server.insight.alarms import Alarms
+from flight_server.insight.checking import Checking
+from flight_server.insight.rules import File, load
+from flight_server.insight.uniqueness import Uniqueness
+from flight_server.insight.webhook import Webhook
+from flight_server.planning.scan_plan import ScanPlanner
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Database
+from store.model.catalog_entries import EXTERNAL, TableEntry
+from store.queue.job_store import JobStore
+from store.replication.role import Role
+from store.staged_listings import unstage_all
+from store.stats_store import DuckDBStatsStore
+from store.stores import DUCKDB, open_store
+from store.write_through import WriteThrough, forget_store
+
+log = logging.getLogger("statflight.server")
+
+
+def alone(path: Path) -> tuple[Database, Role]:
+    """Opens a database without replicas."""
+    return Database(path), Role()
+
+
+@lru_cache(1)
+def _own_engines() -> tuple[Mapping[str, Any], ...]:
+    from capture.engines import default_engines, described
+
+    return tuple(described(default_engines()))
+
+
+class App:
+    """All parts of the server except Flight itself.
+
+    Args:
+        functions: Rows of `sys.functions`; `actions/`, which has them, may import this file but not the reverse.
+        join: Opens the database file, and gives the server its role among the database's replicas.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        functions: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
+        join: Callable[[Path], tuple[Database, Role]] = alone,
+    ):
+        self.settings = settings
+        self.started = time.time()
+        path = settings.checks
+        rules = Reloaded("rules", [path], lambda: File() if path is None else load(path))  # before a database is made
+        behind = None if settings.store == DUCKDB else open_store(settings.store, settings.store_uri or "")
+        self.database, self.role = join(settings.db)
+        self.versions = self.database.versions
+        self.catalog = Catalog(self.database)
+        self.store = DuckDBStatsStore(
+            self.database, self.catalog, require_registered_tables=settings.require_registered_tables
+        )
+        self.behind = behind
+        if behind is not None:
+            WriteThrough(self.store, behind, f"{settings.store} {mask_uri(settings.store_uri or '')}")
+        elif self.role.takes_writes:
+            forget_store(self.database)
+        self.policy = settings.zone_policy
+        self.access = Access(self.catalog)
+        self.vault = Vault(settings.db.with_name(settings.db.name + ".secrets"))
+
+        self.streams = Streams(
+            settings.max_streams,
+            settings.stream_seconds,
+            settings.max_stream_bytes,
+            stall_seconds=settings.stream_stall_seconds,
+        )
+        self.slices = SliceCache(settings.cache_bytes)
+        self.scanner = Scanner(self.database, self.catalog, self.versions, self.slices, self.streams)
+        self.planner = ScanPlanner(self.database, self.catalog, self.streams)
+        self.records = RecordFinder(self.store, self.catalog, self.slices, self.scanner)
+        self.usage = Usage(self.database, self.catalog)
+        self.prewarmer = Prewarmer(self.scanner, self.usage)
+
+        self.jobs = JobStore(self.database, self.catalog.by_key)
+        if self.role.takes_writes:
+            self.jobs.give_back(lost=True)
+        self.commit = CaptureCommit(self.jobs, self.store, self.catalog)
+        self.queue = JobQueue(self.jobs, self.commit, settings.lease_seconds)
+        self.queue.check_writes = lambda: self.role.check_writes()
+        self.lakes = Lakes(self.database, self.catalog, self.vault, self.queue)
+        self.captures = Captures(self.catalog, self.jobs, self.records, self.lakes, self.queue, self._engines)
+        self.queue.payloads_of = self.captures.payloads_of
+        self.orchestrator = Orchestrator(
+            ResolvePlane(self.captures), settings.sync_enabled, settings.sync_budget_ms, settings.max_sync_budget_ms
+        )
+        self.auto = AutoAnalyze(
+            self.database,
+            self.catalog,
+            self.jobs,
+            self.usage,
+            self.lakes,
+            self.captures,
+            settings.auto_analyze,
+            settings.auto_analyze_seconds,
+        )
+        self.lakes.on_discovered = self.auto.review
+        self.watch = Watch(self.lakes, self.queue, self._connected, self._watch_interval)
+        self.publishing = Publishing(self.database, self.catalog, self.lakes, self.queue)
+        receivers = [Webhook(url, settings.webhook_secret) for url in (settings.webhook or "").split()]
+        self.alarms = Alarms(receivers, settings.webhook_digest_seconds)
+        self.uniqueness = Uniqueness(self.catalog, self.lakes)
+        self.checking = Checking(
+            self.database, self.catalog, self.scanner, rules, self.alarms, settings.check_late_seconds
+        )
+        self.checking.unique = self._is_unique
+        self._background = [
+            Background("watch", self.watch.step, self.watch.seconds_left),
+            Background("republish", self.publishing.republish, lambda: publishing.STEP_SECONDS),
+        ]
+        if path is not None:
+            self._background.append(Background("checks", self.checking.run, lambda: checking.STEP_SECONDS))
+        self.commit.on_committed = self._captured
+        register_computed(
+            self.scanner.queries,
+            engines=self._engines,
+            functions=functions,
+            live_jobs=self.queue.rows,
+            replication=lambda: self.role.row(),
+            may_see=lambda rule, table, sees: references.may_see(
+                rule, table, lambda name: self.catalog.find(name) is not None, sees
+            ),
+        )
+
+    def start(self) -> None:
+        """Starts the background threads."""
+        unstage_all(self.database)
+        for background in self._background:
+            background.start()
+        self.prewarmer.start()
+
+    def take_over(self, address: str) -> None:
+        """Begins to write, if the database was promoted.
+
+        Args:
+            address: Address of the server, for others to name.
+
+        Raises:
+            UpstreamError: The lease has ended meanwhile; it may be renewed.
+        """
+        if self.role.successor is not None:
+            self.jobs.give_back(lost=True)
+            self.role = self.role.successor
+            self.start()
+            self.role.listening(address)
+
+    def health(self) -> dict[str, str]:
+        """`status`: ok, draining, or read-only while writes are refused, then with the reason as `detail`; reads are
+        answered meanwhile."""
+        if self.queue.closing:
+            return {"status": "draining"}
+        trouble = self.database.trouble()
+        if trouble or not self.role.may_write:
+            return {"status": "read-only", "detail": trouble or self.role.trouble()}
+        behind = self.role.trouble()
+        return {"status": "ok"} | ({"replication": behind} if behind else {})
+
+    def _is_unique(self, name: str, column_id: int, snapshot: str | int) -> bool:
+        table = self.catalog.get(name)
+        snapshot_id = self.catalog.snapshot_id(table, snapshot)
+        return self.uniqueness.of(table, snapshot_id, column_id, lambda: self.queue.closing)
+
+    def _captured(self, table: TableEntry) -> None:
+        self.auto.captured(table)
+        self.publishing.captured(table)
+        self.checking.captured(table)
+
+    def close(self) -> None:
+        """Stops the background threads and closes the database."""
+        for background in self._background:
+            background.stop()
+        self.alarms.stop()
+        self.prewarmer.stop()
+        self.queue.close()
+        try:
+            if self.role.takes_writes:
+                self.usage.flush(0)
+        except Exception:  # a failed count of reads must not keep the server from closing
+            log.exception("the last reads were not counted")
+        self.scanner.current_rows.close()
+        self.role.close()
+        self.database.close()
+        if self.behind is not None:
+            self.behind.close()
+
+    def _engines(self) -> Sequence[Mapping[str, Any]]:
+        """Rows of `sys.engines`: those of the connected workers, else those of this version."""
+        return self.queue.workers.engines() or _own_engines()
+
+    def _connected(self) -> list[str]:
+        rows = self.database.rows("SELECT catalog FROM connectors WHERE format <> ?", EXTERNAL)
+        return [catalog for (catalog,) in rows]
+
+    def _watch_interval(self, catalog: str) -> float | None:
+        """Seconds between two inspections of a lake: those of the watch, or fewer if its policy says so."""
+        intervals = [self.settings.watch_seconds or None, self.auto.interval(catalog)]
+        return min((seconds for seconds in intervals if seconds is not None), default=None)

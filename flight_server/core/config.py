@@ -1,0 +1,455 @@
+"""Settings: defaults < TOML file < environment `STATFLIGHT_*` < flags. One dataclass, small readers, no library.
+
+TOML keys are named like the flags (`tls-cert` and `tls_cert` are one key), variables like the fields in upper case.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+
+from flight_server.core.alarm_address import alarm_address
+from store.model.errors import InvalidArgument, InvalidField, Words, nearest
+
+if TYPE_CHECKING:
+    from store.model.bounds import ZonePolicy
+
+DEFAULT_FILE: Final = Path("statflight.toml")
+PREFIX: Final = "STATFLIGHT_"
+CHILD_VARIABLE: Final = "STATFLIGHT_CHILD"  # passes arguments to the server's own workers, hidden from the process list
+DEFAULT_PORT: Final = 8815
+
+
+class ZonedTimestamps(StrEnum):
+    """Treatment of a zoned bound of a TIMESTAMP, which has no zone."""
+
+    REFUSE = "REFUSE"
+    CONVERT = "CONVERT_TO_SESSION_ZONE"
+
+
+# Readers: TOML value, environment text or flag → the field's type; ValueError says what was expected.
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a text")
+    return value.strip()
+
+
+def _receivers(value: Any) -> str:
+    text = _text(value)
+    for url in text.split():
+        alarm_address(url)
+    return text
+
+
+def _path(value: Any) -> Path:
+    return value.expanduser() if isinstance(value, Path) else Path(_text(value)).expanduser()
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        match value.strip().lower():
+            case "true" | "1" | "yes" | "on":
+                return True
+            case "false" | "0" | "no" | "off":
+                return False
+    raise ValueError("true or false")
+
+
+def _whole(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        expected = f"an integer from {low} to {high}" if high < 2**63 - 1 else f"an integer of at least {low}"
+        try:
+            number = int(value) if isinstance(value, str) else value
+        except ValueError:
+            raise ValueError(expected) from None
+        if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
+            raise ValueError(expected)
+        return number
+
+    return read
+
+
+def _word(*words: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        word = str(value).strip().lower()
+        if word not in words:
+            raise ValueError(" or ".join(words))
+        return word
+
+    return read
+
+
+def _seconds(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if isinstance(value, bool) or not 0.0 < number < float("inf"):
+        raise ValueError("seconds above 0")
+    return number
+
+
+def _seconds_or_never(value: Any) -> float:
+    try:
+        return 0.0 if not isinstance(value, bool) and float(value) == 0.0 else _seconds(value)
+    except (TypeError, ValueError):
+        raise ValueError("seconds above 0, or 0 for never") from None
+
+
+def _auto(value: Any) -> str:
+    from capture.policy import parse
+
+    text = ("on" if value else "off") if isinstance(value, bool) else _text(value)
+    try:
+        parse(text)
+    except InvalidField as wrong:
+        raise ValueError(wrong.params["expected"]) from None
+    return text
+
+
+def _flight_addresses(value: Any) -> str:
+    addresses = [part.strip() for part in _text(value).split(",")]
+    if not all(re.fullmatch(r"grpc(\+tcp|\+tls)?://[^\s/]+:\d+", address) for address in addresses):
+        raise ValueError("addresses such as grpc://b:8815,grpc+tls://c:8815")
+    return ",".join(addresses)
+
+
+def _patterns(value: Any) -> str:
+    items = value if isinstance(value, list | tuple) else _text(value).split(",")
+    if not all(isinstance(item, str) and item.strip() for item in items):
+        raise ValueError("patterns such as Polars,parquet-go*")
+    return ",".join(item.strip() for item in items)
+
+
+def _policy(value: Any) -> ZonedTimestamps:
+    try:
+        return ZonedTimestamps(str(value).strip().upper())
+    except ValueError:
+        raise ValueError(" or ".join(ZonedTimestamps)) from None
+
+
+def _zone(value: Any) -> str:
+    from zoneinfo import ZoneInfo
+
+    try:
+        ZoneInfo(_text(value))
+    except (LookupError, OSError, ValueError):
+        raise ValueError("the name of a time zone, such as Europe/Paris") from None
+    return _text(value)
+
+
+def _spark(value: Any) -> dict[str, str]:
+    """Spark settings: a table, nested as TOML reads `spark.sql.x = 1`, or `key=value` items."""
+    if isinstance(value, str):
+        value = [item.strip() for item in value.split(",") if item.strip()]
+    if isinstance(value, list | tuple):
+        pairs = [str(item).partition("=") for item in value]
+        if not all(name.strip() and equals for name, equals, _ in pairs):
+            raise ValueError("KEY=VALUE items")
+        return {name.strip(): text.strip() for name, _, text in pairs}
+    if not isinstance(value, Mapping):
+        raise ValueError("a table of Spark's settings")
+    settings: dict[str, str] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            settings |= {f"{key}.{name}": text for name, text in _spark(item).items()}
+        else:
+            settings[key] = str(item).lower() if isinstance(item, bool) else str(item)
+    return settings
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a server, worker or client, each with its reader.
+
+    Attributes:
+        store: The store of statistics: `duckdb`, or that of another package (`store.write_through`).
+        store_uri: Path or address of another store than DuckDB's.
+        db: The DuckDB file.
+        host: Address to listen on.
+        port: Port to listen on; 0 picks a free one.
+        workers: Capture workers that the server starts; 0 for none.
+        tls_cert: PEM certificate of the server, with `tls_key`.
+        tls_key: PEM private key of that certificate.
+        tls_client_ca: PEM certificate that has to have signed those of clients.
+        auth: Token file; without one, every caller may do everything.
+        insecure: Allows a server without tokens on other addresses than the loopback.
+        metrics_port: Port of the Prometheus metrics; None means none.
+        health_port: Port of gRPC health checks; None means none.
+        log_level: Lowest level of the log: debug, info, warning or error.
+        log_format: Form of the log: text or json.
+        watch_seconds: Seconds between two inspections of each connected lake; 0 means never.
+        http_port: Port of the pages, metrics and health; None means none.
+        lease_seconds: How long a worker holds a job without renewing it.
+        sync_enabled: Allows `resolve` to capture while its caller waits; else it queues nothing either.
+        sync_budget_ms: Latency budget of a `resolve` without one, in milliseconds.
+        max_sync_budget_ms: Largest latency budget, in milliseconds.
+        require_registered_tables: Refuses puts for tables that no connector has.
+        timestamp_no_tz_policy: Treatment of a zoned bound of a TIMESTAMP.
+        session_timezone: The zone that such a bound is converted to.
+        engine: Where workers read data: `auto`, `spark` or `local`; None: see `scan_engine`.
+        spark_master: Spark master of the capture workers; None means local mode.
+        spark: Spark settings of the workers' session, from the TOML table `[spark]`.
+        inline_max_cells: Largest capture, in cells, that a worker computes without Spark; None leaves it to the
+            thresholds of `capture.engines.compute.choice`.
+        file_sketches: Which sketches of files captures keep: `auto`, `full` or `none` (`capture.spec.FileSketches`).
+        trust_writers: Patterns of writers whose bounds are taken as known to be right, separated by commas
+            (`capture.connectors.known_writers`).
+        cache_bytes: Memory for the cache of statistics (Arrow, and records of `resolve`); 0 turns it off.
+        arrow_memory_bytes: Most memory for Arrow data, such as batches of puts once they are decompressed; None means
+            half of the machine's, 0 no limit.
+        max_streams: Maximum number of concurrent large answers.
+        max_stream_bytes: Maximum memory of one answer.
+        stream_seconds: Maximum duration of one answer, pauses of its reader included.
+        stream_stall_seconds: Maximum pause of its reader between two batches.
+        auto_analyze: Default policy of connectors (see `capture.policy`).
+        auto_analyze_seconds: Seconds between two inspections of lakes with a policy.
+        checks: File of rules that are checked after each capture.
+        check_late_seconds: How long a rule waits for statistics of the current snapshot until it is late.
+        webhook: Addresses to which changes of the rules' states are sent, separated by spaces (see `control.alarms`).
+        webhook_digest_seconds: For how long changes are gathered into one message; 0 sends each at once.
+        webhook_secret: Signs the posts.
+        replicate_to: Place to which the database's log is shipped: a directory, s3://, gs:// or abfss://.
+        replicate_seconds: Seconds between two shipments, and between two looks of a follower.
+        durability: When a write is acknowledged: once it is on the disk (local), or shipped (replicated).
+        follow: Place of the replica that this server serves, read-only.
+        followers: Addresses of followers, which GetFlightInfo names after this server, separated by commas.
+        standby: Follow the replica of `replicate_to`, and take over once its writer's lease has ended.
+        writer_lease_seconds: How long the writer of a replica may write without renewing its lease.
+        replica_keep: Seconds for which generations of a replica stay restorable.
+        server: Address that clients and workers connect to.
+        token: Bearer token of clients and workers.
+    """
+
+    store: Annotated[str, _text] = "duckdb"
+    store_uri: Annotated[str | None, _text] = field(default=None, repr=False)
+    db: Annotated[Path, _path] = Path("statflight.duckdb")
+    host: Annotated[str, _text] = "127.0.0.1"
+    port: Annotated[int, _whole(0, 65_535)] = DEFAULT_PORT
+    workers: Annotated[int, _whole(0, 1024)] = 1
+    tls_cert: Annotated[Path | None, _path] = None
+    tls_key: Annotated[Path | None, _path] = None
+    tls_client_ca: Annotated[Path | None, _path] = None
+    auth: Annotated[Path | None, _path] = None
+    insecure: Annotated[bool, _truth] = False
+    metrics_port: Annotated[int | None, _whole(0, 65_535)] = None
+    health_port: Annotated[int | None, _whole(0, 65_535)] = None
+    log_level: Annotated[str, _word("debug", "info", "warning", "error")] = "info"
+    log_format: Annotated[str, _word("text", "json")] = "text"
+    watch_seconds: Annotated[float, _seconds_or_never] = 60.0
+    http_port: Annotated[int | None, _whole(0, 65_535)] = None
+    lease_seconds: Annotated[float, _seconds] = 120.0
+    sync_enabled: Annotated[bool, _truth] = True
+    sync_budget_ms: Annotated[int, _whole(1, 3_600_000)] = 1000
+    max_sync_budget_ms: Annotated[int, _whole(1, 3_600_000)] = 10_000
+    require_registered_tables: Annotated[bool, _truth] = False
+    timestamp_no_tz_policy: Annotated[ZonedTimestamps, _policy] = ZonedTimestamps.REFUSE
+    session_timezone: Annotated[str, _zone] = "UTC"
+    engine: Annotated[str | None, _word("auto", "spark", "local")] = None
+    spark_master: Annotated[str | None, _text] = None
+    spark: Annotated[Mapping[str, str], _spark] = field(default_factory=dict)
+    inline_max_cells: Annotated[int | None, _whole(0)] = None
+    file_sketches: Annotated[str, _word("auto", "full", "none")] = "auto"
+    trust_writers: Annotated[str | None, _patterns] = None
+    cache_bytes: Annotated[int, _whole(0)] = 256 << 20
+    arrow_memory_bytes: Annotated[int | None, _whole(0)] = None
+    max_streams: Annotated[int, _whole(1)] = 128
+    max_stream_bytes: Annotated[int, _whole(1)] = 1 << 30
+    stream_seconds: Annotated[float, _seconds] = 3600.0
+    stream_stall_seconds: Annotated[float, _seconds] = 300.0
+    auto_analyze: Annotated[str, _auto] = "off"
+    auto_analyze_seconds: Annotated[float, _seconds] = 300.0
+    checks: Annotated[Path | None, _path] = None
+    check_late_seconds: Annotated[float, _seconds] = 900.0
+    webhook: Annotated[str | None, _receivers] = field(default=None, repr=False)
+    webhook_digest_seconds: Annotated[float, _seconds_or_never] = 0.0
+    webhook_secret: Annotated[str | None, _text] = field(default=None, repr=False)
+    replicate_to: Annotated[str | None, _text] = None
+    replicate_seconds: Annotated[float, _seconds] = 1.0
+    durability: Annotated[str, _word("local", "replicated")] = "local"
+    follow: Annotated[str | None, _text] = None
+    followers: Annotated[str | None, _flight_addresses] = None
+    standby: Annotated[bool, _truth] = False
+    writer_lease_seconds: Annotated[float, _seconds] = 10.0
+    replica_keep: Annotated[float, _seconds] = 7 * 86_400.0
+    server: Annotated[str, _text] = f"grpc://127.0.0.1:{DEFAULT_PORT}"
+    token: Annotated[str | None, _text] = field(default=None, repr=False)
+
+    @property
+    def zone_policy(self) -> ZonePolicy:
+        """The treatment of zoned bounds, as the store takes it."""
+        from store.model.bounds import ZonePolicy
+
+        return ZonePolicy(self.timestamp_no_tz_policy is ZonedTimestamps.CONVERT, self.session_timezone)
+
+    @property
+    def scan_engine(self) -> str:
+        """The workers' engine: `engine`, else `spark` if the master is another than `local[…]`, else `auto`."""
+        if self.engine is not None:
+            return self.engine
+        is_local = self.spark_master is None or re.fullmatch(r"local(\[.*\])?", self.spark_master)
+        return "auto" if is_local else "spark"
+
+    @property
+    def is_loopback(self) -> bool:
+        """True when only this machine can reach the host."""
+        if self.host.lower() == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    def check(self) -> None:
+        """Refuses settings that contradict each other, and a networked server without tokens.
+
+        A networked server without a certificate makes one (`process.certificates`).
+
+        Raises:
+            InvalidArgument: Names the settings and the remedy.
+        """
+        self._check_certificates()
+        self._check_store()
+        self._check_replicas()
+        if not (self.auth or self.tls_client_ca or self.insecure or self.is_loopback):
+            raise InvalidArgument(
+                f"a server on {self.host} serves the network: it must have tokens and TLS",
+                hint="give --auth FILE (and --tls-cert, --tls-key), or --insecure if that is meant",
+            )
+
+    def _check_certificates(self) -> None:
+        """Refuses certificates without what they need."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidArgument("tls-cert and tls-key go together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise InvalidArgument("tls-client-ca needs tls-cert and tls-key")
+
+    def _check_store(self) -> None:
+        """Refuses an address that does not fit the store."""
+        if self.store == "duckdb" and self.store_uri is not None:
+            raise InvalidArgument("store-uri is the address of another store than duckdb, whose file db names")
+        if self.store != "duckdb" and self.store_uri is None:
+            raise InvalidArgument(f'store = "{self.store}" needs store-uri, its path or address')
+
+    def _check_replicas(self) -> None:
+        """Refuses roles of replication that exclude each other."""
+        if self.store_uri is not None and (self.follow or self.replicate_to):
+            raise InvalidArgument("store-uri and replicas exclude each other: only the log of DuckDB is shipped")
+        if self.replicate_to is None and (self.standby or self.durability == "replicated"):
+            raise InvalidArgument(f"{'standby' if self.standby else 'durability = replicated'} needs replicate-to")
+        if self.replicate_to is not None and self.follow is not None:
+            raise InvalidArgument("follow and replicate-to exclude each other", hint="give one of them")
+
+
+_READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Settings, include_extras=True).items()
+}
+_SECRETS: Final = frozenset({"token", "webhook", "webhook_secret"})
+_GONE: Final = {"hot_bytes": "cache_bytes"}
+"""Settings that older files and environments may have, and what to set instead."""
+
+
+def load(
+    config: Path | str | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """The settings of this process.
+
+    Args:
+        config: The TOML file; None reads `./statflight.toml` if it exists.
+        flags: Fields given on the command line; None means not given.
+        environ: The environment; that of the process by default.
+
+    Raises:
+        InvalidArgument: An unknown key, a bad value, or a file that cannot be read.
+    """
+    return Settings(**{name: value for name, (value, _) in _given(config, flags or {}, environ).items()})
+
+
+def effective(config: Path | str | None = None, environ: Mapping[str, str] | None = None) -> list[tuple[str, Any, str]]:
+    """Every setting with its value and its source: `default`, the file, or a variable; secrets are masked.
+
+    Raises:
+        InvalidArgument: See `load`.
+    """
+    given = _given(config, {}, environ)
+    defaults = Settings()
+    rows = []
+    for name in _READERS:
+        value, source = given.get(name, (getattr(defaults, name), "default"))
+        rows.append((name, "***" if name in _SECRETS and value is not None else value, source))
+    return rows
+
+
+def _given(
+    config: Path | str | None, flags: Mapping[str, Any], environ: Mapping[str, str] | None
+) -> dict[str, tuple[Any, str]]:
+    """The given settings, each from its strongest source, and the source's name."""
+    values: dict[str, tuple[Any, str]] = {}
+    for key, value in _toml(config).items():
+        name = key.replace("-", "_")
+        if name in _GONE:
+            raise _gone(key, _GONE[name], f"{key} in the configuration file")
+        if name not in _READERS:
+            names = [name.replace("_", "-") for name in _READERS]
+            hint = nearest(key.replace("_", "-"), names)
+            raise InvalidArgument(f'the configuration file has an unknown key "{key}"', hint=hint)
+        values[name] = _read(name, value, f"{key} in the configuration file"), str(config or DEFAULT_FILE)
+    variables = os.environ if environ is None else environ
+    for name, instead in _GONE.items():
+        if variables.get(variable := PREFIX + name.upper()):
+            raise _gone(variable, PREFIX + instead.upper(), f"{variable} in the environment")
+    for name in _READERS:
+        variable = PREFIX + name.upper()
+        if text := variables.get(variable, "").strip():
+            values[name] = _read(name, text, f"{variable} in the environment"), variable
+    for name, value in flags.items():
+        if name not in _READERS:
+            raise InvalidArgument(f'no setting "{name}"', hint=nearest(name, list(_READERS)))
+        if value is not None:
+            flag = f"--{name.replace('_', '-')}"
+            values[name] = _read(name, value, flag), flag
+    return values
+
+
+def _gone(name: str, instead: str, where: str) -> InvalidArgument:
+    hint = f"set {instead} (bytes of memory; 0 turns the cache off) and remove {name}"
+    return InvalidArgument(f"{where} does not exist any more: all caching is in memory now", hint=hint)
+
+
+def _read(name: str, value: Any, where: str) -> Any:
+    try:
+        return _READERS[name](value)
+    except ValueError as error:
+        shown = Words("another value") if name in _SECRETS else value
+        raise InvalidField(name, "is not valid", expected=str(error), actual=shown, where=where) from None
+
+
+def _toml(config: Path | str | None) -> dict[str, Any]:
+    path = DEFAULT_FILE if config is None else Path(config)
+    if config is None and not path.is_file():
+        return {}
+    return read_toml(path, "configuration file")
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """Reads a TOML file; when it cannot be read, InvalidArgument names it as `what`."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidArgument(f"{what} {path}: {error.strerror or 'cannot be read'}") from None
+    except ValueError as error:  # not TOML, or not UTF-8
+        reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"is not TOML: {error}"
+        raise InvalidArgument(f"{what} {path}: {reason}") from None

@@ -1,0 +1,620 @@
+"""The queue of work for workers: jobs wait in lanes, are leased, and end.
+
+A worker asks for a lease of some kinds (`control`, `watch`: inspect a lake; `publish`: publish statistics; `sync`: a
+capture that a caller waits for; `light`: a capture from metadata only, waited for or durable; `job`: any durable
+capture) and gets a token. Rows put under the token form a draft that no reader sees; finishing commits the draft. When
+a lease expires, its draft is dropped and its job waits again. Durable jobs wait in the store, all others here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from flight_server.core.control.capture_commit import CaptureCommit, End
+from flight_server.core.control.workers import LANES, Workers, lanes_of
+from flight_server.core.writes.drafts import Draft
+from store.history.file_listings import ListingChanged, can_continue
+from store.model.errors import (
+    Cancelled,
+    Conflict,
+    InvalidArgument,
+    InvalidField,
+    ResourceExhausted,
+    ShuttingDown,
+    StatflightError,
+    UpstreamError,
+    from_json,
+    to_json,
+)
+from store.model.puts import Listing
+from store.queue.job_store import JobStore
+from store.queue.jobs import LIGHT, Job, as_json
+from store.stats_store import Put
+
+log = logging.getLogger("statflight.server")
+
+_DURABLE: Final = {"job": None, "light": LIGHT}  # kind of lease → greatest priority of durable jobs it serves
+NO_WORKER: Final = "NO_WORKER"  # code of an error
+MAX_WAITING: Final = 10_000  # jobs in memory
+MAX_LOST: Final = 2  # workers ended by signals over a job, after which it has failed
+MAX_NAME: Final = 1000  # characters kept of a file's name
+MAX_TRIES: Final = 3  # leases after which a job in memory fails, if its worker is lost or another changed its listing
+CANCELLED_KEPT: Final = 100  # cancelled captures that stay in the job list
+MAX_LEASES: Final = 64  # of one call
+PRUNE_SECONDS: Final = 3600.0
+_POLL_SECONDS: Final = 0.25
+_TICK_SECONDS: Final = 0.05  # between checks whether the caller has left
+_REMEMBERED: Final = 4096  # tokens of ended leases
+
+
+class JobQueue:
+    """Waiting and leased jobs.
+
+    Attributes:
+        lock: Guards all state of the queue.
+        payloads_of: Makes the payloads of durable jobs, or returns the error of one that cannot be begun; its
+            `requests` are empty when nothing is left to do.
+        check_writes: Raises where this server takes no writes, and so has no use for results.
+
+    Args:
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        commit: CaptureCommit,
+        lease_seconds: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._store, self._commit, self.lease_seconds, self.clock = store, commit, lease_seconds, clock
+        self.payloads_of: Callable[[Sequence[Job]], Sequence[Mapping[str, Any] | StatflightError]] = lambda jobs: [
+            job.request or {} for job in jobs
+        ]
+        self.check_writes: Callable[[], None] = lambda: None
+        self.lock = threading.RLock()
+        self.workers = Workers(self.lock, clock)
+        self._waiting: dict[str, deque[Job]] = {lane: deque() for lane in LANES}
+        self.leased: dict[str, Job] = {}
+        self._lost: list[Job] = []  # durable ones of lost workers, until the store has them back
+        self._suspects: dict[str, Job] = {}  # by id; waiting durable jobs over which workers were lost
+        self._drafts: dict[str, Draft] = {}  # by token
+        self._cancelled: deque[Job] = deque(maxlen=CANCELLED_KEPT)
+        self._gone: OrderedDict[str, bool] = OrderedDict()  # token of an ended lease → whether its worker ended it
+        self._pruned = clock()
+        self.closing = False  # True once the server shuts down and refuses new jobs
+
+    # For callers.
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queues jobs in memory, all or none.
+
+        Raises:
+            ShuttingDown: The server ends.
+            ResourceExhausted: Too many jobs wait already.
+            ReadOnly: This server takes no writes.
+        """
+        self.check_writes()
+        with self.lock:
+            if self.closing:
+                raise ShuttingDown("the server is shutting down")
+            waiting = sum(map(len, self._waiting.values()))
+            if waiting and waiting + len(jobs) > MAX_WAITING:
+                raise ResourceExhausted(f"{waiting} jobs wait already", hint="try again later")
+            for job in jobs:
+                job.touched_at = self.clock()
+                self._waiting[job.lane].append(job)
+            self.workers.wake(job.lane for job in jobs)
+
+    def wait(
+        self, job: Job, timeout: float | None = None, is_cancelled: Callable[[], bool] = lambda: False
+    ) -> Mapping[str, Any] | None:
+        """Waits for a job in memory.
+
+        Args:
+            timeout: Seconds; None waits without limit.
+            is_cancelled: True once the caller has left; the job is abandoned then.
+
+        Returns:
+            The job's result; None after the timeout.
+
+        Raises:
+            StatflightError: The job's own error; Cancelled, ShuttingDown, or UpstreamError without a worker.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not job.done.wait(
+            _TICK_SECONDS if deadline is None else max(0.0, min(_TICK_SECONDS, deadline - time.monotonic()))
+        ):
+            if self.closing:
+                raise ShuttingDown("the server is shutting down")
+            if is_cancelled():
+                self.abandon([job])
+                raise Cancelled("the call was cancelled")
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
+            if not job.token and not self.workers.serve(job.lane):
+                self.abandon([job])
+                raise no_worker(job)
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    def abandon(self, jobs: Iterable[Job]) -> None:
+        """Drops jobs that no caller waits for: they are not begun, or stopped if they run."""
+        with self.lock:
+            for job in jobs:
+                if job.done.is_set() or job.cancelled:
+                    continue
+                job.cancelled = True
+                if job.is_discarded:
+                    self._cancelled.append(job)
+                if job in self._waiting[job.lane]:
+                    self._waiting[job.lane].remove(job)
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        """Cancels a job; a caller who waits for it gets the error at once. An ended one stays as it is.
+
+        Returns:
+            The job afterwards, as `get` returns it.
+
+        Raises:
+            NotFound: The job does not exist.
+        """
+        job = self._find(job_id)
+        if job is None or job.is_durable:
+            if job is not None:
+                job.cancelled = True  # a commit that goes on is interrupted
+            cancelled = self._store.cancel(job_id)
+            self.notify()
+            return cancelled
+        self.abandon([job])
+        job.error = Cancelled("the job was cancelled")
+        job.done.set()
+        return as_json(job.row())
+
+    def get(self, job_id: str) -> dict[str, Any]:
+        """A job as a row of `sys.capture_jobs`, as JSON; NotFound (UNKNOWN_JOB) if it does not exist."""
+        job = self._find(job_id)
+        return self._store.get(job_id) if job is None else as_json(job.row())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of `sys.capture_jobs` for the jobs in memory and the leased ones, each with its `table_key`."""
+        return [job.row() for job in self._listed()]
+
+    def _listed(self) -> list[Job]:
+        with self.lock:
+            active = [job for waiting in self._waiting.values() for job in waiting] + list(self.leased.values())
+            active = [job for job in active if not job.is_discarded] + list(self._cancelled)
+        return [job for job in active if job.kind != "watch" and job.listed]
+
+    def _find(self, job_id: str) -> Job | None:
+        return next((job for job in self._listed() if job.id == job_id), None)
+
+    def notify(self) -> None:
+        """Wakes the workers that wait for durable jobs: one may be ready."""
+        with self.lock:
+            self.workers.wake_all(_DURABLE)
+
+    def close(self) -> None:
+        """Refuses new jobs, and ends all waiting with ShuttingDown."""
+        with self.lock:
+            self.closing = True
+            self.workers.wake_all((*LANES, *_DURABLE))
+
+    # Leases.
+
+    def lease(
+        self,
+        worker_id: str,
+        kinds: Sequence[str],
+        timeout: float,
+        engines: Sequence[Mapping[str, Any]],
+        is_cancelled: Callable[[], bool],
+        most: int = 1,
+    ) -> list[dict[str, Any]]:
+        """Waits for the next piece of work.
+
+        Args:
+            kinds: Kinds of leases, most wanted first.
+            timeout: Seconds to wait.
+            engines: The worker's rows of `sys.engines`; empty keeps those of its earlier calls.
+            most: Maximum number of leases; several only of durable jobs, or captures that one request queued together.
+
+        Returns:
+            The leases as `lease_job` answers them; none when there was no work within the timeout.
+
+        Raises:
+            ShuttingDown: The server ends.
+            ReadOnly: Another server writes; names it.
+        """
+        self.check_writes()
+        deadline = self.clock() + timeout
+        with self.workers.polling(worker_id, kinds, engines):
+            while not self.closing:
+                if jobs := self._next(worker_id, kinds, most):
+                    return [
+                        {
+                            "job_id": job.id,
+                            "lease_token": job.token,
+                            "kind": job.kind,
+                            "lease_seconds": self.lease_seconds,
+                            "lost": job.lost,
+                            "payload": job.payload,
+                        }
+                        for job in jobs
+                    ]
+                with self.lock:
+                    if (now := self.clock()) >= deadline or is_cancelled():
+                        return []
+                    if not any(self._waiting[lane] for lane in lanes_of(kinds)):
+                        self.workers.wait(kinds, min(_POLL_SECONDS, deadline - now))
+            raise ShuttingDown("the server is shutting down")
+
+    def _next(self, worker_id: str, kinds: Sequence[str], most: int) -> list[Job]:
+        """Leases the next jobs of these kinds, each with its own token.
+
+        Of those in memory several only when one request queued them together, and at most a quarter of those waiting,
+        so that other workers get their share. A job whose worker was lost is leased alone, and a worker has one such
+        job at a time: it may be what kills them.
+        """
+        with self.lock:
+            has_suspect = any(job.lost for job in self.leased.values() if job.worker_id == worker_id)
+            for lane in lanes_of(kinds):
+                waiting = self._waiting[lane]
+                first = next((job for job in waiting if not (job.lost and has_suspect)), None)
+                if first is not None:
+                    most = min(most, MAX_LEASES, 1 + len(waiting) // 4)
+                    waiting.remove(first)
+                    taken = [first]
+                    while len(taken) < most and all(j.bundled and not j.attempts for j in (first, waiting[0])):
+                        taken.append(waiting.popleft())
+                    for job in taken:
+                        job.attempts += 1
+                        job.started_at = job.started_at or datetime.now(UTC)
+                    return self._hold(worker_id, taken)
+            busy = [job.table.table_key for job in self.leased.values() if job.table is not None]
+            if has_suspect:
+                busy += [job.table.table_key for job in self._suspects.values() if job.table is not None]
+        durable = "job" if "job" in kinds else "light"
+        return self._begin(worker_id, self._store.take(most, busy, _DURABLE[durable])) if durable in kinds else []
+
+    def _hold(self, worker_id: str, jobs: list[Job]) -> list[Job]:
+        self._commit.begin(jobs)
+        with self.lock:
+            for job in jobs:
+                if before := self._suspects.get(job.id):
+                    job.lost = before.lost
+                job.worker_id, job.reading, job.token = worker_id, "", uuid.uuid4().hex
+                job.leased_at = job.touched_at = self.clock()
+                job.lease_until = job.leased_at + self.lease_seconds
+                self.leased[job.token] = job
+        return jobs
+
+    def _begin(self, worker_id: str, jobs: list[Job]) -> list[Job]:
+        """Leases durable jobs, and makes their payloads; those that end at once are left out."""
+        if not jobs:
+            return []
+        payloads = self._payloads(self._hold(worker_id, jobs))
+        begun, ended = [], []
+        for job, payload in zip(jobs, payloads, strict=True):
+            if isinstance(payload, StatflightError):  # its table or connector is gone
+                ended.append(End(job, Draft(), {"error": to_json(payload), "message": str(payload)}))
+            elif payload["requests"]:
+                job.payload = payload
+                begun.append(job)
+            else:  # everything was captured since it was queued
+                held = [{"outcome": "CAPTURED", "snapshot_id": i, "detail": ""} for i in payload.get("held", ())]
+                ended.append(End(job, Draft(), {"outcomes": held}))
+        if ended:
+            self._end(ended)
+        return begun
+
+    def _payloads(self, jobs: Sequence[Job]) -> Sequence[Mapping[str, Any] | StatflightError]:
+        try:
+            return self.payloads_of(jobs)
+        except Exception as error:  # a job must not stay leased to no worker
+            if len(jobs) > 1:
+                return [payload for job in jobs for payload in self._payloads([job])]
+            if isinstance(error, StatflightError):
+                return [error]
+            log.exception("job %s cannot be begun", jobs[0].id)
+            return [InvalidArgument("the job cannot be begun")]
+
+    def give_back(self, tokens: Sequence[str]) -> int:
+        """Queues captures again that their worker has not begun, the first ones at the head; returns how many."""
+        with self.lock:
+            named = [self.leased[token] for token in tokens if token in self.leased and not self._drafts.get(token)]
+            jobs = [job for job in dict.fromkeys(named) if not job.is_ending]
+            for job in jobs:
+                del self.leased[job.token]
+            in_memory = [job for job in jobs if not job.is_durable]
+            for job in in_memory:
+                job.attempts, job.started_at = job.attempts - 1, None
+            self._requeue(in_memory)
+        if durable := [job for job in jobs if job.is_durable]:
+            try:
+                self._store.give_back([job.id for job in durable], lost=False)
+            except BaseException:
+                with self.lock:
+                    self._lost += durable  # `sweep` tries it again
+                raise
+        self.notify()
+        return len(jobs)
+
+    def _requeue(self, jobs: Sequence[Job]) -> None:
+        """Puts jobs back at the head of their lanes, except cancelled ones."""
+        for job in reversed(jobs):
+            job.token = ""
+            if not job.cancelled:
+                self._waiting[job.lane].appendleft(job)
+        self.workers.wake(job.lane for job in jobs)
+
+    def renew(
+        self, job_id: str, token: str, progress: float | None, message: str | None, reading: str | None = None
+    ) -> bool:
+        """Extends a lease.
+
+        Args:
+            progress: 0 to 1; None when unknown.
+            reading: A file that the worker is about to open.
+
+        Returns:
+            True while the work is wanted; False when it was cancelled, or its worker has ended it meanwhile.
+
+        Raises:
+            Conflict: The lease is lost.
+            NotFound: The job does not exist.
+        """
+        with self.lock:
+            job = self.leased.get(token)
+            if job is not None:
+                job.lease_until = self.clock() + self.lease_seconds
+                if reading is not None:
+                    job.reading, job.touched_at = reading[:MAX_NAME], self.clock()
+                if (progress, message) not in ((None, None), (job.progress, job.message)):
+                    job.touched_at = self.clock()
+                    job.progress, job.message = progress, message or ""
+                return not job.cancelled
+            if self._gone.get(token):  # the renewal was sent before the lease ended
+                return False
+            is_known = token in self._gone
+        if not is_known:
+            self._store.get(job_id)
+        raise _lost()
+
+    # Drafts and ends.
+
+    def _draft(self, token: str) -> tuple[Job, Draft]:
+        """The job and the draft of a lease that takes rows."""
+        with self.lock:
+            job = self.leased.get(token)
+            if job is None or job.is_ending or job.is_discarded:
+                self._drafts.pop(token, Draft()).close()
+                raise _lost()
+            if job.table is None:
+                raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
+            return job, self._drafts.setdefault(token, self._commit.draft(job))
+
+    def add_to_draft(self, token: str, put: Put, whole: bool, *, few: bool = False) -> None:
+        """Adds rows to the draft of a lease.
+
+        Args:
+            whole: The rows are complete for their snapshot.
+            few: Keeps the rows in memory.
+
+        Raises:
+            Conflict: The lease is lost.
+            InvalidArgument: A lease of this kind takes no rows.
+            ListingChanged: Another write removed rows of the draft, which was stored in pieces.
+        """
+        try:
+            self._draft(token)[1].add(put, whole, few=few)
+        except ListingChanged:
+            self._draft(token)  # says so if the lease is lost, and its draft closed
+            raise
+
+    def declare_listing(self, token: str, listing: Listing) -> bool:
+        """Announces the listing of a snapshot's files; False when the store does not have the base it continues."""
+        job, _ = self._draft(token)
+        if listing.base_snapshot_id is not None:
+            assert job.table is not None
+            with self._store.database.reading() as cursor:
+                if not can_continue(cursor, job.table.table_key, listing):
+                    return False
+        self._draft(token)[1].declare(listing)
+        return True
+
+    def finish(self, bodies: Sequence[Mapping[str, Any]]) -> list[str | StatflightError]:
+        """Ends leases: commits their drafts with the outcomes of the work, all in one transaction.
+
+        Args:
+            bodies: `job_id`, `lease_token`, `outcomes`, `decisions`, `result`, `error`, `message` and `final` of each,
+                as `finish_jobs` has checked them.
+
+        Returns:
+            The state of each job after it, or the error that refused it.
+        """
+        answers: dict[int, str | StatflightError] = {}
+        ends: dict[int, End] = {}
+        for at, body in enumerate(bodies):
+            try:
+                ends[at] = self._take(body)
+            except StatflightError as error:
+                answers[at] = error
+        for job, _, body in ends.values():
+            if job.table is not None:
+                self._commit.counters.ended(job.kind, self.clock() - job.leased_at, body.get("outcomes", []))
+        answers |= zip(ends, self._end(list(ends.values())), strict=True)
+        return [answers[at] for at in range(len(bodies))]
+
+    def _take(self, body: Mapping[str, Any]) -> End:
+        """Begins the end of a lease, which takes no more rows."""
+        token, outcomes = body["lease_token"], body.get("outcomes", [])
+        with self.lock:
+            job = self.leased.get(token)
+            if job is None or job.is_ending or job.id != body["job_id"]:
+                raise _lost()
+            requests = len(job.payload["requests"]) if job.kind == "sync" else None
+            if requests not in (None, len(outcomes)) and not body.get("error"):
+                raise InvalidField(
+                    "outcomes", "are not as many as the requests", expected=requests, actual=len(outcomes)
+                )
+            if job.is_discarded:
+                self._release([job])
+                raise _lost()
+            job.is_ending = True
+            return End(job, self._drafts.pop(token, Draft()), body)
+
+    def _end(self, ends: Sequence[End]) -> list[str | StatflightError]:
+        """Commits captures, and ends leases; one whose end cannot be stored now runs out, and is tried again."""
+        captures = [end for end in ends if end.job.table is not None]
+        try:
+            states = iter(self._commit.end(captures))
+        except BaseException:
+            for end in ends:
+                end.job.is_ending = False
+            raise
+        finally:
+            for end in ends:
+                end.draft.close()
+        answers = ["SUCCEEDED" if end.job.table is None else next(states) for end in ends]
+        with self.lock:
+            for at, ((job, _, body), answer) in enumerate(zip(ends, answers, strict=True)):
+                job.is_ending = False
+                if isinstance(answer, StatflightError) and job.is_durable:
+                    continue
+                if isinstance(answer, ListingChanged) and job.attempts < MAX_TRIES:  # it is captured once more
+                    self._end_lease(job, by_worker=True)
+                    self._requeue([job])
+                    answers[at] = "WAITING"
+                    continue
+                reported = from_json(body["error"]) if body.get("error") else None
+                job.error = answer if isinstance(answer, StatflightError) else reported
+                job.result = body
+                self._release([job])
+            self.notify()
+        return answers
+
+    def _release(self, jobs: Iterable[Job]) -> None:
+        """Ends leases of jobs that are done, which wakes their callers."""
+        for job in jobs:
+            self._end_lease(job, by_worker=True)
+            self._suspects.pop(job.id, None)
+            job.done.set()
+
+    def _end_lease(self, job: Job, *, by_worker: bool) -> None:
+        self.leased.pop(job.token, None)
+        self._gone[job.token] = by_worker
+        while len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
+
+    # Housekeeping.
+
+    def sweep(self) -> None:
+        """Takes back expired leases; called periodically.
+
+        A durable job of a lost worker waits again, or fails, as the store says; another waits again at the head of its
+        lane, or fails after MAX_TRIES leases.
+        """
+        now = self.clock()
+        with self.lock:
+            late = [job for job in self.leased.values() if job.lease_until < now and not job.is_ending]
+            self._lose(late, late, "nothing was heard of it")
+        self.workers.forget()
+        self._take_back()
+        self._commit.counters.lost(len(late))
+        if now - self._pruned > PRUNE_SECONDS:
+            self._pruned = now
+            self._store.prune()
+
+    def died(self, worker_id: str, signal: str) -> None:
+        """Takes back the leases of a worker whose process has ended. A job that loses its second worker to a signal
+        has failed.
+
+        Args:
+            signal: Name of the signal that ended it; empty if it exited.
+        """
+        with self.lock:
+            its = [job for job in self.leased.values() if job.worker_id == worker_id and not job.is_ending]
+            suspects = [job for job in its if job.lost] or its
+            self._lose(its, suspects, signal or "its process ended", MAX_LOST if signal else None)
+        if its:
+            log.error("a worker of %d jobs was lost (%s)", len(its), signal or "its process ended")
+        self._take_back()
+
+    def _lose(self, jobs: Sequence[Job], suspects: Sequence[Job], how: str, most: int | None = None) -> None:
+        """Ends the leases of lost workers; `_take_back` does the rest without the lock.
+
+        Args:
+            suspects: Those of the jobs that may have ended the worker; no attempt is counted for the others.
+            how: Says how the worker was lost.
+            most: Number of lost workers after which a job has failed; None: by the number of its leases.
+        """
+        for job in jobs:
+            self._end_lease(job, by_worker=False)
+            if job not in suspects:
+                job.attempts -= 1
+                continue
+            job.lost += 1
+            may_go_on = (job.is_durable or job.attempts < MAX_TRIES) if most is None else job.lost < most
+            if may_go_on:
+                continue
+            job.error = UpstreamError(job.fate(how), code="WORKER_LOST")
+            job.error.retryable = most is None
+            log.error("%s %s has failed: %s", job.kind, job.id, job.error)
+            if not job.is_durable:
+                job.cancelled = True
+                job.done.set()
+        durable = [job for job in jobs if job.is_durable]
+        self._suspects |= {job.id: job for job in durable if job.lost and job.error is None}
+        self._lost += durable
+        self._requeue([job for job in jobs if not job.is_durable])
+
+    def _take_back(self) -> None:
+        """Drops the drafts of lost workers, and gives the durable jobs among theirs back to the store."""
+        with self.lock:
+            dropped = [self._drafts.pop(token) for token in list(self._drafts) if token not in self.leased]
+            lost = self._lost.copy()
+        for draft in dropped:
+            draft.close()
+        failed = {job.id: str(job.error) for job in lost if job.error is not None}
+        if failed:
+            self._store.fail(failed)
+        for was_lost in (True, False):
+            job_ids = [job.id for job in lost if job.id not in failed and bool(job.lost) is was_lost]
+            if job_ids:
+                self._store.give_back(job_ids, lost=was_lost)
+        with self.lock:
+            self._lost = [job for job in self._lost if job not in lost]
+            for job_id in failed:
+                self._suspects.pop(job_id, None)
+        self.notify()
+
+    def is_waiting(self, lanes: Iterable[str]) -> bool:
+        """True while a job in memory waits in one of these lanes."""
+        return any(self._waiting[lane] for lane in lanes)
+
+    def depths(self) -> tuple[dict[str, int], int]:
+        """Numbers of waiting jobs in memory by lane, and of leases."""
+        with self.lock:
+            return {lane: len(jobs) for lane, jobs in self._waiting.items()}, len(self.leased)
+
+
+def no_worker(job: Job) -> UpstreamError:
+    """The error of a job that no connected worker serves."""
+    return UpstreamError(
+        f"no {job.kind} worker is connected",
+        code=NO_WORKER,
+        hint="start one: statflight worker --server …, or serve with --workers 1",
+    )
+
+
+def _lost() -> Conflict:
+    return Conflict("the lease is lost", code="LEASE_LOST", hint="discard the captured rows and lease again")

@@ -1,0 +1,449 @@
+"""Connected lakes: registration, discovery, and the changes to the catalog that follow from them.
+
+The server runs no connector code. A worker inspects the lake and returns its findings as JSON; this file makes the
+worker's job, and stores the findings of each inspection in one transaction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from capture.connectors.secrets import mask, mask_uri
+from flight_server.core.auth.vault import Vault
+from flight_server.core.control.job_queue import NO_WORKER, JobQueue
+from store.catalog import capture_facts
+from store.catalog.catalog import Catalog
+from store.catalog.discovery import Discovery
+from store.duckdb.database import Connection, Database
+from store.model.catalog_entries import EXTERNAL, TableEntry
+from store.model.errors import (
+    Cancelled,
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    ShuttingDown,
+    StatflightError,
+    UpstreamError,
+)
+from store.model.names import split_name
+from store.model.schemas import REMARK
+from store.queue.jobs import Job
+
+log = logging.getLogger("statflight.server")
+
+IDLE_SECONDS: Final = 600.0  # without progress, until an inspection is abandoned
+
+
+class Lakes:
+    """The lakes of a server.
+
+    Attributes:
+        on_discovered: Called after each discovery with the catalog and the tables found.
+    """
+
+    def __init__(self, database: Database, catalog: Catalog, vault: Vault, queue: JobQueue):
+        self._database, self._catalog, self._vault, self._queue = database, catalog, vault, queue
+        self.on_discovered: Callable[[str, Sequence[TableEntry]], object] = lambda *_: None
+        self._beginnings = itertools.count(1)
+        self._stored: dict[tuple[str, ...], int] = {}
+        """(catalog,), or (catalog, schema, name) → beginning of the newest inspection whose findings are stored."""
+
+    # Connectors.
+
+    def config(self, catalog: str) -> dict[str, Any]:
+        """A connector's configuration with its secrets, for workers only.
+
+        Raises:
+            NotFound: The connector does not exist.
+        """
+        connector = self._catalog.connector(catalog)
+        return {
+            "catalog": catalog,
+            "format": connector["format"],
+            "uri": self._vault.uri(catalog, connector["uri"]),
+            "options": self._vault.get(catalog, connector["options"]),
+        }
+
+    def register(
+        self,
+        config: Mapping[str, Any],
+        is_cancelled: Callable[[], bool],
+        *,
+        replace: bool = False,
+        discover: bool = False,
+    ) -> dict[str, Any]:
+        """Registers a connector once a worker has reached the lake; until then the catalog stays as it was.
+
+        Args:
+            config: `catalog`, `format`, `uri`, `options`.
+            replace: Allows another format or address for an existing catalog.
+            discover: Also discovers the tables, in the same inspection.
+
+        Returns:
+            The connector, secrets masked; with `discover` its tables, as `discover` returns them, and `unmatched`, the
+            patterns of its options that match none, if there are any.
+
+        Raises:
+            Conflict: The catalog is connected to another lake and `replace` is false.
+            UpstreamError: The lake cannot be reached.
+        """
+        catalog, options = config["catalog"], config["options"]
+        with self._database.reading() as cursor:
+            same = _check_taken(cursor, config, replace)
+        begun = next(self._beginnings)
+        if discover:
+            found = self.inspect("discover", config, is_cancelled, **self._scope(catalog if same else None))
+        else:
+            found = self.inspect("validate", config, is_cancelled)
+        masked, uri = mask(options), mask_uri(config["uri"])
+        tables: list[dict[str, Any]] = []
+
+        def run(connection: Connection) -> None:
+            if not _check_taken(connection, config, replace):  # another caller may have registered it meanwhile
+                self._catalog.drop_connector(connection, catalog)  # the tables of another lake are none of this one
+            self._vault.set(catalog, options, masked, config["uri"], uri)
+            self._catalog.put_connector(connection, catalog, config["format"], uri, masked)
+            if discover:
+                tables[:] = self._store_found(connection, {**config, "begun": begun}, found, whole=True, full=True)
+
+        self._database.write(run)
+        if discover:
+            self._discovered(catalog, found)
+        shown = {
+            "catalog": catalog,
+            "format": config["format"],
+            "uri": uri,
+            "options": masked,
+            "state": "ACTIVE",
+            "namespaces": found.get("namespaces", []),
+        }
+        if unmatched := found.get("unmatched"):
+            log.warning("%s: no table matches %s of its options include and exclude", catalog, ", ".join(unmatched))
+            shown["unmatched"] = unmatched
+        return shown | ({"tables": tables} if discover else {})
+
+    def drop(self, catalog: str) -> None:
+        """Forgets a connector, its secrets and its tables."""
+
+        def forget_secrets(connection: Connection) -> None:
+            if _lake(connection, catalog) is None:  # another caller may have registered it again
+                self._vault.drop(catalog)
+
+        self._database.write(lambda connection: self._catalog.drop_connector(connection, catalog))
+        self._database.write(forget_secrets)
+
+    # Inspections.
+
+    def inspect(
+        self, operation: str, config: Mapping[str, Any], is_cancelled: Callable[[], bool], **arguments: Any
+    ) -> Mapping[str, Any]:
+        """Has a worker inspect a lake while the caller waits.
+
+        Args:
+            operation: `validate`, `discover` or `publish`.
+            config: As `config` returns it.
+            is_cancelled: True once the caller has left; the worker stops then.
+            arguments: Further entries of the job's payload.
+
+        Returns:
+            The worker's findings.
+
+        Raises:
+            UpstreamError: The lake cannot be reached, no worker is connected, or no progress for IDLE_SECONDS.
+        """
+        job = self._submit("control", operation, config, **arguments)
+        while (result := self._queue.wait(job, IDLE_SECONDS, is_cancelled)) is None:
+            if time.monotonic() - job.touched_at > IDLE_SECONDS:
+                self._queue.abandon([job])
+                raise UpstreamError(f"{operation} made no progress for {IDLE_SECONDS:.0f} s", code="TIMED_OUT")
+        return result.get("result") or {}
+
+    def discover(
+        self,
+        catalog: str,
+        table: str | None,
+        full_rescan: bool,
+        is_cancelled: Callable[[], bool],
+        snapshots: Sequence[int] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Inspects a lake and stores the findings.
+
+        Args:
+            table: The only table to inspect, with or without the catalog's name; None means all.
+            full_rescan: Reads snapshots again that are already stored.
+            snapshots: Ids of the snapshots to read, besides the current one; None for those that are not stored yet.
+
+        Returns:
+            One result per table: `table`, `table_id`, `snapshots`, `current_snapshot_id`; `table` and `error` for one
+            that cannot be read.
+
+        Raises:
+            NotFound: The connector or the table does not exist.
+            UpstreamError: The lake cannot be reached.
+        """
+        config, only = self._begin(catalog), [_within(catalog, table)] if table else None
+        found = self._look(catalog, config, only, full_rescan, is_cancelled, snapshots)
+        return self.store(catalog, config, found, whole=only is None, full=full_rescan)
+
+    def _begin(self, catalog: str) -> dict[str, Any]:
+        """The configuration for an inspection that begins now, with its number, `begun`."""
+        return self.config(catalog) | {"begun": next(self._beginnings)}
+
+    def _look(
+        self,
+        catalog: str,
+        config: Mapping[str, Any],
+        only: Sequence[Sequence[str]] | None,
+        full_rescan: bool,
+        is_cancelled: Callable[[], bool],
+        snapshots: Sequence[int] | None = None,
+    ) -> Mapping[str, Any]:
+        """Inspects the tables of `only` (schema, name), or all; an error of the lake is recorded and raised."""
+        try:
+            scope = self._scope(catalog, only, full_rescan)
+            return self.inspect("discover", config, is_cancelled, **scope, snapshots=snapshots)
+        except StatflightError as error:
+            if is_of_lake(error):
+                self.note(catalog, only, str(error))
+            raise
+
+    def watch_job(self, catalog: str) -> tuple[dict[str, Any], Job]:
+        """Starts an inspection of the whole lake that no caller waits for; returns its configuration and the job."""
+        config = self._begin(catalog)
+        return config, self._submit("watch", "discover", config, **self._scope(catalog))
+
+    def _submit(self, kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Job:
+        """Queues the inspection of a lake."""
+        connector = {name: value for name, value in config.items() if name != "begun"}
+        payload = {"operation": operation, "connector": connector, **arguments}
+        job = Job(kind, payload, catalog=config["catalog"], targets=[operation])
+        self._queue.submit([job])
+        return job
+
+    def store(
+        self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool, full: bool = False
+    ) -> list[dict[str, Any]]:
+        """Stores the findings of an inspection, unless the catalog was connected to another lake meanwhile; of a table
+        only if those of no inspection that began later are stored.
+
+        Args:
+            config: The configuration of the inspection, as `_begin` returns it.
+            found: The worker's findings: `tables`, `errors`.
+            whole: True if all tables were inspected; tables not found are dropped then.
+            full: True if stored snapshots were inspected again; False leaves those that were stored meanwhile.
+
+        Returns:
+            One result per table, as `discover` returns them.
+        """
+
+        def run(connection: Connection) -> list[dict[str, Any]]:
+            self._check_same(catalog, config)
+            return self._store_found(connection, config, found, whole=whole, full=full)
+
+        results = self._database.write(run)
+        self._discovered(catalog, found)
+        return results
+
+    def note(self, catalog: str, only: Sequence[Sequence[str]] | None, reason: str) -> None:
+        """Records that a lake with all of its tables, or some tables of it (schema, name), cannot be read."""
+
+        def run(connection: Connection) -> None:
+            if only is None:
+                self._catalog.note_connector(connection, catalog, reason)
+                self._note_failing(connection, catalog, reason)
+                return
+            entries = (self._catalog.find((catalog, schema, name)) for schema, name in only)
+            keys = [entry.table_key for entry in entries if entry is not None]
+            Discovery(self._catalog).note_tables(connection, keys, dict.fromkeys(keys, reason))
+
+        self._database.write(run)
+
+    def _note_failing(self, connection: Connection, catalog: str, reason: str, schema: str | None = None) -> None:
+        """Records that all tables of a lake, or of a schema in it, cannot be read."""
+        keys = [
+            table.table_key
+            for table in self._catalog.tables()
+            if table.table_catalog == catalog and table.format != EXTERNAL and schema in (None, table.table_schema)
+        ]
+        Discovery(self._catalog).note_tables(connection, keys, dict.fromkeys(keys, reason))
+
+    def _scope(
+        self, catalog: str | None, only: Sequence[Sequence[str]] | None = None, full: bool = False
+    ) -> dict[str, Any]:
+        """Arguments of a `discover` job, with the stored snapshots, which need not be listed again if not `full`."""
+        known: dict[str, list[int]] = {}
+        identities: dict[str, tuple[int, str]] = {}
+        current: dict[str, tuple[int, str | None]] = {}
+        if catalog is not None:
+            entries = self._catalog.tables() if only is None else (self._catalog.find((catalog, s, n)) for s, n in only)
+            keys = {
+                t.table_key: f"{t.table_schema}\0{t.table_name}"
+                for t in entries
+                if t is not None and t.table_catalog == catalog
+            }
+            known = {keys[key]: ids for key, ids in capture_facts.snapshot_ids(self._database, keys).items()}
+            current = {keys[key]: of for key, of in capture_facts.current_schemas(self._database, keys).items()}
+            identities = {keys[key]: of for key, of in capture_facts.identities(self._database, keys).items()}
+        return {"only": only, "full_rescan": full, "known": known, "current": current, "identities": identities}
+
+    def _store_found(
+        self, connection: Connection, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool, full: bool
+    ) -> list[dict[str, Any]]:
+        """Stores findings; of tables that an inspection begun later has found meanwhile, only tells what is stored."""
+        catalog, format, begun = config["catalog"], config["format"], config["begun"]
+        discovery = Discovery(self._catalog)
+
+        def is_newest(schema: str, name: str) -> bool:
+            return max(self._stored.get(of, 0) for of in ((catalog,), (catalog, schema, name))) <= begun
+
+        whole = whole and self._stored.get((catalog,), 0) <= begun
+        errors = [error for error in found["errors"] if error["name"] is not None]
+        of_schemas = [error for error in found["errors"] if error["name"] is None]
+        unlisted = {error["schema"] for error in of_schemas}
+        present = {(item["schema"], item["name"]) for item in (*found["tables"], *errors)}
+        if whole:
+            discovery.store_namespaces(connection, catalog, found.get("namespaces", []))
+        tables = [table for table in found["tables"] if is_newest(table["schema"], table["name"])]
+        seen = discovery.store(connection, catalog, format, tables, present if whole else (), full=full)
+        discovery.note_tables(connection, [entry.table_key for entry in seen])
+        results = self._reports(catalog, found["tables"])
+        for error in errors:
+            schema, name, reason = error["schema"], error["name"], error["reason"]
+            if is_newest(schema, name):
+                entry = discovery.note_unreadable(connection, catalog, format, schema, name, reason)
+                results.append({"table": entry.full_name, "error": reason})
+        for error in of_schemas:
+            self._note_failing(connection, catalog, error["reason"], error["schema"])
+            results.append({"table": f"{catalog}.{error['schema']}", "error": error["reason"]})
+        if whole:
+            discovery.forget_missing(
+                connection,
+                catalog,
+                lambda e: (
+                    (e.table_schema, e.table_name) in present
+                    or e.table_schema in unlisted
+                    or not is_newest(e.table_schema, e.table_name)
+                ),
+            )
+        self._catalog.note_connector(connection, catalog, None)
+        self._note_stored(catalog, None if whole else present, begun)
+        return results
+
+    def _reports(self, catalog: str, tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The findings about tables as a discovery reports them, without tables that are not stored."""
+        reports = []
+        for table in tables:
+            entry = self._catalog.uncommitted.by_name.get((catalog, table["schema"], table["name"]))
+            if entry is None:
+                continue
+            report = {
+                "table": entry.full_name,
+                "table_id": entry.table_id,
+                "snapshots": len(table["snapshots"]),
+                "current_snapshot_id": entry.current_snapshot_id,
+            }
+            if remark := table.get("properties", {}).get(REMARK):
+                report["remark"] = remark
+            reports.append(report)
+        return reports
+
+    def _note_stored(self, catalog: str, names: Collection[tuple[str, str]] | None, begun: int) -> None:
+        """Notes that findings of an inspection about tables (schema, name), or about all, are stored."""
+        if names is None:
+            self._stored = {of: at for of, at in self._stored.items() if of[0] != catalog or at > begun}
+        for of in [(catalog,)] if names is None else [(catalog, *name) for name in names]:
+            self._stored[of] = max(begun, self._stored.get(of, 0))
+
+    def _discovered(self, catalog: str, found: Mapping[str, Any]) -> None:
+        tables = (self._catalog.find((catalog, table["schema"], table["name"])) for table in found["tables"])
+        try:
+            self.on_discovered(catalog, [table for table in tables if table is not None])
+        except StatflightError as error:  # an error of a policy does not fail the discovery
+            log.warning("auto-analyze of %s: %s", catalog, error)
+
+    # Captures.
+
+    @contextlib.contextmanager
+    def refreshed(self, tables: Sequence[TableEntry], is_cancelled: Callable[[], bool]) -> Iterator[None]:
+        """Discovers the current snapshots of tables before their captures start in the block, with one inspection of
+        each lake.
+
+        When a lake cannot be inspected, the stored snapshots stay, and the capture itself reports the error. When
+        nothing is new, the time of the inspection is stored after the block, while the captures run.
+        """
+        names: dict[str, dict[tuple[str, str], None]] = {}
+        for table in tables:
+            if table.format != EXTERNAL:
+                names.setdefault(table.table_catalog, {})[table.table_schema, table.table_name] = None
+        with contextlib.ExitStack() as after:
+            for catalog, only in names.items():
+                with contextlib.suppress(UpstreamError, NotFound, InvalidArgument, Conflict):
+                    config = self._begin(catalog)
+                    found = self._look(catalog, config, list(map(list, only)), False, is_cancelled)
+                    if self._is_as_known(catalog, config["format"], found):
+                        after.callback(self._database.submit, partial(self._note_looked, config=config, only=only))
+                    else:
+                        self.store(catalog, config, found, whole=False)
+            yield
+
+    def _note_looked(
+        self, connection: Connection, config: Mapping[str, Any], only: Collection[tuple[str, str]]
+    ) -> None:
+        """Records that tables (schema, name) were inspected, and found as they are stored."""
+        catalog = config["catalog"]
+        self._check_same(catalog, config)
+        entries = (self._catalog.find((catalog, schema, name)) for schema, name in only)
+        Discovery(self._catalog).note_tables(connection, [entry.table_key for entry in entries if entry is not None])
+        self._catalog.note_connector(connection, catalog, None)
+        self._note_stored(catalog, only, config["begun"])
+
+    def _check_same(self, catalog: str, config: Mapping[str, Any]) -> None:
+        """Raises Conflict if the catalog is no longer connected to the lake of a configuration."""
+        connector = self._catalog.connector(catalog)
+        if (connector["format"], connector["uri"]) != (config["format"], mask_uri(config["uri"])):
+            raise Conflict(f'the catalog "{catalog}" was connected to another lake meanwhile')
+
+    def _is_as_known(self, catalog: str, format: str, found: Mapping[str, Any]) -> bool:
+        known = Discovery(self._catalog)
+        return not found["errors"] and all(known.is_as_known(catalog, format, table) for table in found["tables"])
+
+
+def _lake(connection: Connection, catalog: str) -> tuple[str, str] | None:
+    """Format and masked address of a catalog's lake; None if it is not connected."""
+    sql = "SELECT format, uri FROM connectors WHERE catalog = ? AND format <> ?"
+    found: list[tuple[str, str]] = connection.execute(sql, [catalog, EXTERNAL]).fetchall()
+    return found[0] if found else None
+
+
+def _check_taken(connection: Connection, config: Mapping[str, Any], replace: bool) -> bool:
+    """True if the catalog is connected to this lake; raises Conflict if to another, unless `replace`."""
+    lake = _lake(connection, config["catalog"])
+    if lake is None:
+        return False
+    same = lake == (config["format"], mask_uri(config["uri"]))
+    if not same and not replace:
+        raise Conflict(
+            f'the catalog "{config["catalog"]}" is connected to the {lake[0]} lake {lake[1]}',
+            hint='choose another name, or replace the lake with "replace": true (connect --replace)',
+        )
+    return same
+
+
+def is_of_lake(error: StatflightError) -> bool:
+    """True if a failed inspection says something about the lake, rather than about its caller or its worker."""
+    return not isinstance(error, Cancelled | ShuttingDown) and error.code not in (NO_WORKER, "WORKER_LOST")
+
+
+def _within(catalog: str, table: str) -> list[str]:
+    """Schema and name of a table, given with or without its catalog."""
+    try:
+        first, schema, name = split_name(table if table.startswith(f"{catalog}.") else f"{catalog}.{table}")
+    except ValueError as wrong:
+        raise InvalidArgument(str(wrong)) from None
+    return [schema, name] if first == catalog else [first, name]

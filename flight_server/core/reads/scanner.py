@@ -1,0 +1,445 @@
+"""Scans: determines the tables and snapshots of a request, and answers it from the cache or by a query.
+
+A scan of one table is answered from the cache, else if it is current from its rows (`current_rows.py`); all others by a
+DuckDB query (`query.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from flight_server.client.conditions.one_table import NAMES
+from flight_server.core.auth.principal import Principal
+from flight_server.core.reads import adbc_statistics, known_snapshots
+from flight_server.core.reads.current_rows import CurrentRows
+from flight_server.core.reads.generations import Generations
+from flight_server.core.reads.null_slots import zeroed
+from flight_server.core.reads.query import BATCH_ROWS, Queries, in_order, order_of, sort_keys
+from flight_server.core.reads.scope import ReadScope
+from flight_server.core.reads.slice_cache import Derived, Slice, SliceCache, one_batch
+from flight_server.core.reads.streams import Stream, Streams, fits, never
+from flight_server.core.wire.scan_request import CURRENT, Part, ScanRequest
+from store.catalog.catalog import Catalog
+from store.duckdb.database import Database
+from store.duckdb.layout import STORED
+from store.duckdb.table_versions import TableVersions
+from store.model.catalog_entries import TableEntry
+from store.model.errors import InvalidArgument
+from store.model.predicates.tree import And, Leaf, Op
+from store.model.schemas import FLIGHTS, Flight
+
+SHORT_BYTES: Final = 65_536  # largest answer, with its command and the slice that it is a part of, that is kept
+_OBJECTS_BYTES: Final = 10_240  # estimated size of the objects of a kept answer
+SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a stream
+
+_SKETCHES: Final = "stats.sketches"  # a union of two tables, which has no sort columns in common
+_LARGE: Final = frozenset({_SKETCHES, "stats.files", "stats.file_columns", "stats.partitions"})  # not kept for tickets
+_KEPT_SHARE: Final = 8  # part of the cache's size that rows of tickets may take besides
+
+Answer: TypeAlias = pa.Table | Stream
+
+
+class Scanner:
+    """Runs scans with the permissions of their callers."""
+
+    def __init__(
+        self, database: Database, catalog: Catalog, versions: TableVersions, slices: SliceCache, streams: Streams
+    ):
+        self.database, self.catalog, self.versions = database, catalog, versions
+        self.slices, self.streams = slices, streams
+        self.current_rows = CurrentRows(database, catalog)
+        self.queries = Queries(database, catalog, versions)
+        self.generations = Generations(database, versions, slices.budget // _KEPT_SHARE)
+
+    def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
+        """The request with "current" resolved to snapshot ids, and with the generation of its table, for its ticket.
+
+        Args:
+            principal: The caller; only tables visible to it are pinned.
+        """
+        if request.snapshot is None or request.pins is not None:
+            return request
+        if request.snapshot == CURRENT:
+            tables = self._tables(request, principal)
+            pins = self.catalog.committed.current if tables is None else _current(tables)
+            request = replace(request, pins=dict(pins))
+        return self._with_generation(request, principal)
+
+    def _with_generation(self, request: ScanRequest, principal: Principal) -> ScanRequest:
+        """The request with the generation of its table, if it is about one that the caller sees."""
+        found = self._pinned(request)
+        if found is None or not principal.sees(*found[0].name):
+            return request
+        (table, pin), flight, stale = found, request.flight, request.allow_stale
+
+        def load() -> Slice | None:
+            if flight.name in _LARGE:
+                return None
+            known = self.slice(flight, table, pin, stale)
+            if known is None and (rows := self._load(flight, table, pin, stale, self.generations.largest)) is not None:
+                known = Slice.of(rows, 0)
+            return known if known is None or known.size <= self.generations.largest else None
+
+        return replace(request, generation=self.generations.pin(flight, table, pin, stale, load))
+
+    def scope(self, request: ScanRequest, principal: Principal) -> ReadScope:
+        """The tables and snapshots of a request, as far as its caller sees the tables."""
+        epoch = self.versions.steady()
+        tables = self._tables(request, principal)
+        only = tables[0] if tables is not None and len(tables) == 1 else None
+        scope = ReadScope(
+            None if tables is None else [table.table_key for table in tables],
+            allow_stale=request.allow_stale,
+            only=only,
+            any_dropped=self.catalog.committed.any_dropped,
+            is_limited=self.catalog.committed.is_limited,
+            caller=None if principal.sees_all else principal,
+        )
+        if request.snapshot is None:
+            return scope
+        if request.snapshot == CURRENT:
+            keys = self.catalog.committed.failing
+            scope = replace(scope, failing=keys if scope.keys is None else keys.intersection(scope.keys))
+        pin = None if only is None else self._pin(request, only)
+        if only is not None and pin is not None:
+            return replace(scope, snapshot=pin, epoch=epoch if pin == only.current_snapshot_id else None)
+        if request.pins is not None:
+            current = self.catalog.committed.current if tables is None else _current(tables)
+            return replace(scope, pins=request.pins, epoch=epoch if request.pins == current else None)
+        if request.snapshot == CURRENT:
+            return replace(scope, current=True)
+        return replace(scope, snapshot=int(request.snapshot))
+
+    def _tables(self, request: ScanRequest, principal: Principal) -> list[TableEntry] | None:
+        """The tables that the predicates allow and the caller may see; None for all."""
+        if "table_name" not in request.flight.schema.names and principal.sees_all:
+            return None
+        if principal.sees_all and not any(names is not None for names in request.table_names):
+            return None
+        return [table for table in self._matching(request) if principal.sees(*table.name)]
+
+    def _matching(self, request: ScanRequest) -> list[TableEntry]:
+        """The tables that the predicates allow."""
+        names = request.table_names
+        if all(name is not None and len(name) == 1 for name in names):  # one table by its full name, the usual case
+            table = self.catalog.find(tuple(next(iter(name or ())) for name in names))  # type: ignore[arg-type]
+            return [table] if table else []
+        catalogs, schemas, tables = names
+        return [
+            table
+            for table in self.catalog.tables()  # the most selective part first, without a call for each table
+            if (tables is None or table.table_name in tables)
+            and (schemas is None or table.table_schema in schemas)
+            and (catalogs is None or table.table_catalog in catalogs)
+        ]
+
+    def read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never) -> Answer:
+        """Answers a scan, with all commits acknowledged before this call.
+
+        Raises:
+            NotFound: The ticket's rows were changed since and are no longer kept (GONE); or there are no rows, and none
+                of the tables has the snapshot (UNKNOWN_SNAPSHOT).
+            ResourceExhausted: The answer exceeds the size limit, or too many streams are running.
+        """
+        request = self._fully_named(request)
+        is_kept = request.generation is None or self._kept(request) is not None
+        answer = self._read(request, principal, is_cancelled)
+        try:
+            if not is_kept:
+                self._check_generation(request, principal)  # after the query began, so that no write comes between
+            if request.generation is None:
+                self._check_pins(request, principal)
+            if isinstance(answer, pa.Table) and not answer.num_rows:
+                self._check_snapshot(request, principal)
+        except BaseException:
+            if isinstance(answer, Stream):
+                answer.close()
+            raise
+        return answer
+
+    def _fully_named(self, request: ScanRequest) -> ScanRequest:
+        """The request with its table's full name, by which rows are cached, if a part of the name says which it is."""
+        if request.node is None or request.plan.name is not None:
+            return request
+        _, _, named = request.table_names
+        if named is None or len(named) != 1:
+            return request
+        tables = self._matching(request)
+        if len(tables) != 1:
+            return request
+        leaves = [Leaf(column, Op.EQ, (part,)) for column, part in zip(NAMES, tables[0].name, strict=True)]
+        return replace(request, node=And((request.node, *leaves)))
+
+    def _check_generation(self, request: ScanRequest, principal: Principal) -> None:
+        found = self._pinned(request)
+        if request.generation is not None and found is not None and principal.sees(*found[0].name):
+            self.generations.check(request.generation, request.flight, *found)
+
+    def _check_pins(self, request: ScanRequest, principal: Principal) -> None:
+        """Raises NotFound if rows of a table that a ticket about several is pinned to have expired."""
+        committed = self.catalog.committed
+        moved = {key: id for key, id in (request.pins or {}).items() if committed.current.get(key) != id}
+        seen = {key: table for key in moved if (table := committed.by_key.get(key)) and principal.sees(*table.name)}
+        if seen:
+            known_snapshots.check_pins(self.database, self.catalog.presence, request.flight, moved, seen)
+
+    def _check_snapshot(self, request: ScanRequest, principal: Principal) -> None:
+        """Raises NotFound if no table of a request has the snapshot that it names, or none any more."""
+        if request.snapshot in (None, CURRENT) or request.limit == 0 or request.part is not None:
+            return
+        tables = [table for table in self._matching(request) if principal.sees(*table.name)]
+        known_snapshots.check(self.database, tables, int(request.snapshot or 0))
+
+    def _kept(self, request: ScanRequest) -> Slice | None:
+        """The rows of the request's ticket; None if they must be read."""
+        if request.generation is None or request.rows or request.part is not None:
+            return None
+        if (found := self._pinned(request)) is None:
+            return None
+        return self.generations.find(request.generation, request.flight, *found, request.allow_stale)
+
+    def _read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
+        batch = self._cached(request, principal)
+        if batch is None:
+            answer = self._from_database(request, principal, is_cancelled)
+        elif batch.num_rows <= 1 or fits(batch, SMALL_BYTES):
+            answer = pa.Table.from_batches([batch])
+        else:
+            return self.streams.serve(pa.Table.from_batches([batch]).to_batches(BATCH_ROWS), is_cancelled)
+        return self.streams.admit(answer) if isinstance(answer, pa.Table) else answer
+
+    @contextmanager
+    def reader(
+        self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never
+    ) -> Iterator[Iterable[pa.RecordBatch]]:
+        """The batches of a scan, which are read inside of the block."""
+        answer = self.read(request, principal, is_cancelled)
+        if isinstance(answer, pa.Table):
+            yield answer.to_batches()
+        else:
+            with closing(answer):
+                yield answer
+
+    def table(self, request: ScanRequest, principal: Principal) -> pa.Table:
+        """All rows of a scan."""
+        with self.reader(request, principal) as batches:
+            return pa.Table.from_batches(batches, request.schema)
+
+    def message(
+        self,
+        request: ScanRequest,
+        principal: Principal,
+        is_cancelled: Callable[[], bool] = never,
+        command: bytes | None = None,
+    ) -> pa.Buffer:
+        """A small answer as one Arrow IPC stream.
+
+        Args:
+            command: The request's own bytes, by which a short answer about one table is kept until the table changes.
+
+        Raises:
+            InvalidArgument: The answer is too large for one message.
+            ResourceExhausted: The answer exceeds the size limit.
+        """
+        table, is_whole = None, principal.sees_all and request.flight.writable and request.generation is None
+        if command is not None and is_whole and request.plan.name is not None:
+            if (kept := self.slices.derived(command, self.versions.generation)) is not None:
+                return self.streams.admit(kept.value)
+            if self.slices.is_worth_loading(("message", hash(command))):
+                table = self.catalog.find(request.plan.name)
+        generation = 0 if table is None else self.versions.generation(table.table_key)
+        answer = self.read(request, principal, is_cancelled)
+        if isinstance(answer, Stream):
+            answer.close()
+            raise InvalidArgument("the answer is too large for one message", hint="read it with DoGet")
+        batches = (batch.serialize() for batch in answer.to_batches())
+        message = pa.py_buffer(b"".join([request.head, *batches, _END]))
+        if command is not None and table is not None and (size := len(command) + message.size) <= SHORT_BYTES:
+            self.slices.put_derived(command, Derived(table.table_key, generation, message), size + _OBJECTS_BYTES)
+        return self.streams.admit(message)
+
+    def _cached(self, request: ScanRequest, principal: Principal) -> pa.RecordBatch | None:
+        """The answer from a slice; None if the request is not about one table or its slice is not cached."""
+        if request.rows or request.part is not None or not request.flight.name.startswith("stats."):
+            return None
+        plan = request.plan
+        if plan.name is None:
+            return None
+        table = self.catalog.find(plan.name)
+        if table is None or not principal.sees(*table.name):
+            return _empty(request)
+        snapshot = None
+        if request.snapshot == CURRENT and table.failing:
+            return None if request.allow_stale else _empty(request)
+        if request.snapshot is not None:
+            snapshot = self._pin(request, table)
+            if snapshot is None:
+                return _empty(request)
+        cached = self._kept(request) or self.slice(request.flight, table, snapshot, request.allow_stale)
+        if cached is None:
+            return None
+        batch = cached.select(plan, request.limit)
+        batch = batch if request.columns is None else batch.select(request.names)
+        return batch if principal.sees_all else zeroed(batch)
+
+    def _pinned(self, request: ScanRequest) -> tuple[TableEntry, int] | None:
+        """The one table of a request, and the id of the snapshot that it reads; None if there are not both."""
+        table = None if request.plan.name is None else self.catalog.find(request.plan.name)
+        pin = None if table is None else self._pin(request, table)
+        return None if table is None or pin is None else (table, pin)
+
+    def _pin(self, request: ScanRequest, table: TableEntry) -> int | None:
+        if request.pins is not None:
+            return request.pins.get(table.table_key)
+        return table.current_snapshot_id if request.snapshot == CURRENT else int(request.snapshot or 0)
+
+    def slice(self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False) -> Slice | None:
+        """The rows of a flight about one table, if cached or quickly read; None if DuckDB must be queried.
+
+        Args:
+            snapshot: Id of the requested snapshot; None for all stored rows.
+        """
+        stale = allow_stale and snapshot is not None
+        key, generation = (flight.name, table.table_key, snapshot, stale), self.versions.generation(table.table_key)
+        if (cached := self.slices.find(key, generation)) is not None:
+            return cached
+        is_worth = self.slices.is_worth_loading(key)
+        rows = None if stale or snapshot is None else self.current_rows.read(flight, table, snapshot)
+        if rows is not None:
+            new = Slice.of(in_order(rows, order_of(flight)), generation)
+            if is_worth:
+                self.slices.put(key, new)
+            return new
+        if not is_worth:
+            return None
+        return self.slices.load(key, generation, lambda most: self._load(flight, table, snapshot, stale, most))
+
+    def current(self, flight: Flight, tables: Sequence[TableEntry]) -> Iterator[tuple[TableEntry, Slice]]:
+        """Reads the current rows of tables with one query.
+
+        Yields:
+            Each table that has current rows, with its slice.
+        """
+        generations = {table.table_key: self.versions.generation(table.table_key) for table in tables}
+        known = self.catalog.committed.current  # after the generations: a commit in between makes the slices old
+        named = {table.name: table for table in tables if known.get(table.table_key) == table.current_snapshot_id}
+        if not named:
+            return
+        whole, scope = ScanRequest(flight), ReadScope([table.table_key for table in named.values()], current=True)
+        with self.database.reading() as cursor:
+            rows = pa.Table.from_batches(self.queries.start(cursor, whole, scope), whole.schema)
+        if not rows.num_rows:
+            return
+        batch = one_batch(rows)  # clustered by table, because a scoped read is ordered
+        names = [batch.column(name).dictionary_encode().indices.to_numpy() for name in NAMES]
+        changes = np.logical_or.reduce([codes[1:] != codes[:-1] for codes in names])
+        starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
+        for start, stop in zip(starts, [*starts[1:], batch.num_rows], strict=True):
+            table = named[tuple(batch.column(name)[start].as_py() for name in NAMES)]
+            yield table, Slice.of(batch.slice(start, stop - start), generations[table.table_key])
+
+    def _load(
+        self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool, most: int
+    ) -> pa.RecordBatch | None:
+        """All rows of a table as one batch; None if they have more than `most` bytes."""
+        whole = ScanRequest(flight)
+        epoch = self.versions.steady()
+        is_current = self.catalog.committed.current.get(table.table_key) == snapshot
+        scope = ReadScope(
+            [table.table_key],
+            allow_stale=allow_stale,
+            only=table,
+            snapshot=snapshot,
+            epoch=epoch if is_current else None,
+        )
+        batches, size = [], 0
+        with self.database.reading() as cursor:
+            for batch in self.queries.start(cursor, whole, scope):
+                size += batch.nbytes
+                if size > most:
+                    return None
+                batches.append(batch)
+        return one_batch(in_order(pa.Table.from_batches(batches, whole.schema), sort_keys(whole, scope)))
+
+    def _from_database(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
+        """Answers from DuckDB."""
+        if request.flight.name != adbc_statistics.FLIGHT.name:
+            return self._run(request, self.scope(request, principal), principal.sees_all, is_cancelled)
+        tables, columns = (
+            self.table(ScanRequest(FLIGHTS[name], names, snapshot=CURRENT), principal).to_pylist()
+            for name, names in (
+                ("stats.tables", adbc_statistics.TABLE_COLUMNS),
+                ("stats.columns", adbc_statistics.COLUMNS),
+            )
+        )
+        return adbc_statistics.answer(request, tables, columns)
+
+    def _run(self, request: ScanRequest, scope: ReadScope, sees_all: bool, is_cancelled: Callable[[], bool]) -> Answer:
+        cursor = self.database.read()
+        keys = sort_keys(request, scope)
+        hidden = [key for key in keys if key not in request.names]
+        wanted = request if not hidden else request.with_columns((*request.names, *hidden))
+
+        def shape(batch: pa.RecordBatch) -> pa.RecordBatch:
+            shown = batch.select(request.names) if hidden else batch
+            return shown if sees_all else zeroed(shown)
+
+        answer = self.streams.run(
+            cursor, lambda: self.queries.start(cursor, wanted, scope), wanted.schema, is_cancelled, shape
+        )
+        if isinstance(answer, Stream):
+            return answer
+        answer = in_order(answer, keys)
+        if not sees_all:
+            return pa.Table.from_batches(map(shape, answer.to_batches()), request.schema)
+        return answer.select(request.names) if hidden else answer
+
+    # Parts of a scan.
+
+    def parts(self, request: ScanRequest, principal: Principal) -> list[ScanRequest]:
+        """Splits a scan into disjoint parts that cover all of its rows.
+
+        Args:
+            request: The scan, with the greatest number of parts in `partitions`.
+            principal: The caller, whose visible tables determine the parts.
+
+        Returns:
+            One scan per part; the scan itself if it has a limit, or its flight is computed or `stats.sketches`.
+        """
+        name = request.flight.name
+        if request.partitions == 1 or name not in STORED or request.limit is not None or name == _SKETCHES:
+            return [request]
+        scope = self.scope(request, principal)
+        sizes = list(self.queries.stored_rows([request.flight]).items())
+        if scope.keys is not None:
+            wanted = set(scope.keys)
+            sizes = [(key, count) for key, count in sizes if key in wanted]
+        total = sum(count for _, count in sizes)
+        if not sizes or max(count for _, count in sizes) > 1.5 * total / request.partitions:  # one table has most rows
+            shares = [Part(None, None, residue, request.partitions) for residue in range(request.partitions)]
+        else:
+            bounds: list[int | None] = [None]
+            seen = 0
+            for key, count in sizes:
+                if seen >= total * len(bounds) / request.partitions:
+                    bounds.append(key)
+                seen += count
+            shares = [Part(low, high, 0, 1) for low, high in zip(bounds, [*bounds[1:], None], strict=True)]
+        return [replace(request, part=share) for share in shares]
+
+
+_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # end-of-stream marker of Arrow IPC
+
+
+def _current(tables: Sequence[TableEntry]) -> dict[int, int]:
+    return {t.table_key: t.current_snapshot_id for t in tables if t.current_snapshot_id is not None}
+
+
+def _empty(request: ScanRequest) -> pa.RecordBatch:
+    return one_batch(request.schema.empty_table())

@@ -1,0 +1,59 @@
+"""The tables of a server with their rows, sizes, age and errors, for lists."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from flight_server.client.table_names import COLUMNS
+from flight_server.core.views.reader import Reader, codes_of
+from store.model.schemas import FLIGHTS
+
+STATS: Final = (
+    "row_count",
+    "data_file_count",
+    "total_size_bytes",
+    "snapshot_id",
+    "captured_at",
+    "refreshed_at",
+    "freshness",
+    "completeness",
+)
+ABOUT: Final = ("format", "state", "last_error", "checked_at", "owner")
+
+
+SCHEMA: Final = pa.schema(
+    [
+        *map(FLIGHTS["stats.tables"].schema.field, (*COLUMNS, *STATS)),
+        *map(FLIGHTS["sys.tables"].schema.field, ABOUT),
+    ]
+)
+
+
+def tables(reader: Reader) -> pa.Table:
+    """The visible tables by name, with statistics, format, and the reason if unreadable: columns of `SCHEMA`."""
+    # Imported here, because `ls`, which has few tables, needs neither.
+    import pyarrow.compute as pc
+
+    found, stats = parts = [part.combine_chunks() for part in _parts(reader)]  # Arrow sorts many chunks slowly
+    order = pc.sort_indices(found, [(name, "ascending") for name in COLUMNS])
+    of_found, of_stats = codes_of(parts, COLUMNS)
+    chosen = stats.select(STATS).take(pc.index_in(of_found, of_stats).take(order))  # null where there is none
+    found = found.take(order)
+    for name in STATS:
+        found = found.append_column(name, chosen[name])
+    return found.select(SCHEMA.names)
+
+
+def rows(reader: Reader) -> list[dict[str, Any]]:
+    """The rows of `tables`, joined without Acero, whose import takes longer than the join of a few tables."""
+    unknown = dict.fromkeys(SCHEMA.names)
+    found, stats = ({tuple(map(row.get, COLUMNS)): row for row in part.to_pylist()} for part in _parts(reader))
+    return [unknown | found[key] | stats.get(key, {}) for key in sorted(found)]
+
+
+def _parts(reader: Reader) -> tuple[pa.Table, pa.Table]:
+    """The tables, and the statistics of those that have some."""
+    found = reader.read("sys.tables", [*COLUMNS, *ABOUT])
+    return found, reader.read("stats.tables", [*COLUMNS, *STATS], None, "current", True)

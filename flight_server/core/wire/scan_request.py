@@ -1,0 +1,331 @@
+"""`ScanRequest`: a validated read, parsed from a path, a JSON command, or a protobuf command."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.flight as flight
+from msgspec import Meta
+
+from flight_server.client.conditions import exact_json
+from flight_server.client.conditions.one_table import NAMES, TableCondition
+from flight_server.client.conditions.one_table import plan as plan_of
+from store.duckdb.lru import LruCache
+from store.model.errors import InvalidArgument, InvalidField, NotFound, nearest
+from store.model.predicates import tree
+from store.model.predicates.tree import Node
+from store.model.schemas import FLIGHTS, Flight
+from store.model.structs import Count, Snapshot, Struct, Truth, read
+
+MAX_COMMAND_BYTES: Final = 8 << 20
+CURRENT: Final = "current"
+ALL: Final = "all"
+MAX_PARTITIONS: Final = 1024
+REMEMBERED_BYTES: Final = 64 << 20  # size of the cache of parsed commands and tickets
+REMEMBERED_UP_TO: Final = 16 << 10  # most bytes of a cached command or ticket
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+
+class Query(Struct):
+    """Keys of every command."""
+
+    columns: Annotated[list[str], Meta(title="must be a list of names", description='["ndv"]')] | None = None
+    snapshot: Snapshot | None = None
+    query_id: Annotated[str, Meta(title="must be a string")] | None = None
+    version: Literal[1] = 1
+
+
+class Command(Query, kw_only=True):
+    """The JSON command of a read (see PROTOCOL.md)."""
+
+    table: Annotated[str, Meta(title="must be a string", description="the name of a flight")]
+    predicates: Any = None
+    filter: Any = None
+    allow_stale: Truth = False
+    limit: Annotated[int, Meta(ge=0, le=2**62, title="must be an integer ≥ 0")] | None = None
+    output_format: Literal["ARROW_IPC", "ROWS"] = "ARROW_IPC"
+    partitions: Annotated[
+        int, Meta(ge=1, le=MAX_PARTITIONS, title="must be an integer", description=f"1 to {MAX_PARTITIONS}")
+    ] = 1
+    strict: Truth = False
+    max_lag_ms: Annotated[Count, Meta(title="must be milliseconds ≥ 0")] | None = None
+
+
+class Part(NamedTuple):
+    """A part of a scan's rows: those of tables with `low` <= key < `high`, or those whose hash has a residue."""
+
+    low: Count | None
+    high: Count | None
+    residue: Count
+    modulus: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)]
+
+
+@dataclass(frozen=True)
+class ScanRequest:
+    """A validated read of one flight. Immutable and shared between calls; derived properties are cached.
+
+    Attributes:
+        columns: Names of the flight's columns in the requested order; None for all.
+        snapshot: "current" or an id; None for all stored rows.
+        query_id: The caller's id of the request.
+        rows: Return rows as JSON texts (format ROWS).
+        pins: Table key → snapshot id that "current" meant when the ticket was created; None without a ticket.
+        command: The JSON command; None for a path.
+        partitions: Number of endpoints requested from GetFlightInfo, each with a `part`.
+        part: Part of the rows to return; None for all.
+        max_lag_ms: Greatest age of what is served, in milliseconds; None for any.
+        generation: Generation of the stored rows that a ticket reads (`reads.generations`); None for the newest.
+    """
+
+    flight: Flight
+    columns: tuple[str, ...] | None = None
+    node: Node | None = None
+    snapshot: str | int | None = None
+    allow_stale: bool = False
+    limit: int | None = None
+    query_id: str | None = None
+    rows: bool = False
+    pins: Mapping[int, int] | None = None
+    command: Mapping[str, Any] | None = None
+    partitions: int = 1
+    part: Part | None = None
+    max_lag_ms: int | None = None
+    generation: tuple[int, ...] | None = None
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The columns of the answer, in order."""
+        return list(self.flight.schema.names if self.columns is None else self.columns)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The schema of the stream."""
+        return _stream_of(self.flight.name, self.columns, self.rows)[0]
+
+    @cached_property
+    def head(self) -> bytes:
+        """The schema as the first message of an IPC stream."""
+        return _stream_of(self.flight.name, self.columns, self.rows)[1]
+
+    @cached_property
+    def plan(self) -> TableCondition:
+        """The decomposed condition."""
+        return plan_of(self.node, self.flight.schema)
+
+    @cached_property
+    def table_names(self) -> list[set[str] | None]:
+        """The catalogs, schemas and names of tables that the condition allows; None for any."""
+        return [tree.equal_values(self.node, column) for column in NAMES]
+
+    def with_columns(self, columns: tuple[str, ...]) -> ScanRequest:
+        """The request with other columns."""
+        other = replace(self, columns=columns)
+        other.__dict__["plan"] = self.plan
+        return other
+
+    def asked_as(self, header_query_id: str | None) -> ScanRequest:
+        """The request with the query id of the header x-query-id, if there is one.
+
+        Raises:
+            InvalidField: The request has another one.
+        """
+        if not header_query_id or header_query_id == self.query_id:
+            return self
+        other = replace(self, query_id=check_query_id(self.query_id, header_query_id))
+        other.__dict__.update(
+            {name: self.__dict__[name] for name in ("names", "schema", "plan") if name in self.__dict__}
+        )
+        return other
+
+
+@lru_cache(maxsize=1024)
+def _stream_of(name: str, columns: tuple[str, ...] | None, rows: bool) -> tuple[pa.Schema, bytes]:
+    """The schema of a stream of a flight, and its first message."""
+    schema = FLIGHTS[name].schema
+    if rows:
+        schema = pa.schema([("row", pa.string())])
+    elif columns is not None:
+        schema = pa.schema([schema.field(name) for name in columns])
+    return schema, schema.serialize().to_pybytes()
+
+
+def find_flight(name: str) -> Flight:
+    """The flight with this name.
+
+    Raises:
+        NotFound: The flight does not exist; the hint has the nearest name.
+    """
+    if flight := FLIGHTS.get(name):
+        return flight
+    raise NotFound(
+        f'no flight "{name[:200]}"',
+        code="UNKNOWN_FLIGHT",
+        hint=nearest(name[:200], list(FLIGHTS)) or "ListFlights names them all",
+        params={"flight": name[:200]},
+    )
+
+
+def of_descriptor(descriptor: flight.FlightDescriptor, header_query_id: str | None = None) -> ScanRequest:
+    """The request of a descriptor with a path or command.
+
+    Raises:
+        InvalidArgument: The descriptor is not valid.
+        NotFound: The flight does not exist.
+    """
+    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+        return ScanRequest(find_flight(path_name(descriptor)))
+    if descriptor.descriptor_type == flight.DescriptorType.CMD:
+        return of_command(descriptor.command, header_query_id)
+    raise InvalidArgument("the descriptor has neither a path nor a command", hint='send the path ["stats", "columns"]')
+
+
+def path_name(descriptor: flight.FlightDescriptor) -> str:
+    """The parts of a path, joined by dots.
+
+    Raises:
+        InvalidArgument: The path is not UTF-8.
+    """
+    try:
+        return ".".join(part.decode() for part in descriptor.path)
+    except UnicodeDecodeError:
+        raise InvalidArgument("the descriptor's path is not valid UTF-8") from None
+
+
+_remembered: LruCache[bytes, ScanRequest] = LruCache(REMEMBERED_BYTES)
+
+
+def remember(data: bytes, request: ScanRequest) -> ScanRequest:
+    """Caches the request of a command or ticket, without the query id of a header, and returns it."""
+    if len(data) <= REMEMBERED_UP_TO:
+        _remembered.put(data, request, 8192 + 16 * len(data))
+    return request
+
+
+recall = _remembered.get  # the cached request of a command or ticket; None if it is not cached
+
+
+def of_command(command: bytes, header_query_id: str | None = None) -> ScanRequest:
+    """The request of a JSON command, or of a protobuf command, which is recognized by control characters."""
+    check_size(command, "command")
+    if remembered := recall(command):
+        return remembered.asked_as(header_query_id)
+    if command[:1] == b"{" or not _CONTROL.search(command):
+        return remember(command, of_json(parse_json(command, "command", exact=True))).asked_as(header_query_id)
+    from flight_server.core.wire import floecat
+
+    return of_json(floecat.to_command(command, header_query_id), header_query_id)
+
+
+def parse_json(data: bytes, what: str, *, exact: bool = False) -> Any:
+    """The value of a JSON text in UTF-8, which messages call `what`; for `exact` see `loads`.
+
+    Raises:
+        InvalidArgument: The text is too large, nested too deeply, not JSON, or not valid Unicode.
+    """
+    check_size(data, what)
+    try:
+        return loads(data, exact=exact)
+    except RecursionError:
+        raise InvalidArgument(f"the {what} is nested too deeply", hint="send at most some hundred levels") from None
+    except ValueError:
+        raise InvalidArgument(f"the {what} is not JSON", hint="send a UTF-8 JSON object") from None
+
+
+def loads(data: bytes, *, exact: bool = False) -> Any:
+    """`json.loads` that also raises ValueError for lone surrogates, which cannot be encoded in UTF-8; `exact` returns a
+    Decimal for a fraction that no float represents."""
+    value = (exact_json.loads if exact else json.loads)(data.decode())
+    if _SURROGATE.search(data):
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    return value
+
+
+def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
+    """The request of a parsed command (see PROTOCOL.md); all keys are validated before the flight is looked up.
+
+    Raises:
+        InvalidArgument: The command is not valid.
+        NotFound: The flight does not exist.
+    """
+    command = read(body, Command, "command")
+    node = _tree(command)
+    query_id = check_query_id(command.query_id, header_query_id)
+    of_flight = find_flight(command.table)
+    if command.snapshot is not None and not command.table.startswith("stats."):
+        reason = f"does not apply to {command.table}"
+        raise InvalidField("snapshot", reason, expected="a stats.* flight", actual=command.snapshot)
+    if command.strict:
+        _check_strictly(of_flight, command.columns, node)
+    return ScanRequest(
+        of_flight,
+        project(of_flight, command.columns),
+        node,
+        command.snapshot,
+        command.allow_stale,
+        command.limit,
+        query_id,
+        command.output_format == "ROWS",
+        None,
+        body,
+        command.partitions,
+        max_lag_ms=command.max_lag_ms,
+    )
+
+
+def check_query_id(query_id: str | None, header: str | None) -> str | None:
+    """The caller's id of a request, from the body or the header `x-query-id`.
+
+    Raises:
+        InvalidField: The two differ.
+    """
+    if query_id and header and query_id != header:
+        raise InvalidField("query_id", "differs from the header x-query-id", expected=header, actual=query_id)
+    return query_id or header
+
+
+def project(flight: Flight, columns: list[str] | None) -> tuple[str, ...] | None:
+    """The requested columns by their names in the flight's schema, without unknown ones and repetitions; None for all.
+
+    Args:
+        columns: Names, case-insensitive, with surrounding spaces allowed; None or empty for all.
+    """
+    if not columns:
+        return None
+    by_lower_case = {name.lower(): name for name in flight.schema.names}
+    names = (by_lower_case.get(column.strip().lower()) for column in columns)
+    return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def _check_strictly(flight: Flight, columns: list[str] | None, node: Node | None) -> None:
+    """Refuses columns that the flight does not have and literals that do not suit the type of their column."""
+    for column in columns or ():
+        if project(flight, [column]) == ():
+            raise tree.unknown_column(column, flight.schema)
+    tree.check(node, flight.schema)
+
+
+def _tree(command: Command) -> Node | None:
+    parts = []
+    if command.predicates is not None:
+        parts.append(tree.parse_predicates(command.predicates))
+    if command.filter is not None:
+        parts.append(tree.parse(command.filter))
+    nodes = [part for part in parts if part is not None]
+    return nodes[0] if len(nodes) == 1 else tree.And(tuple(nodes)) if nodes else None
+
+
+def check_size(data: bytes, what: str) -> None:
+    """Checks the size of a body before it is parsed.
+
+    Raises:
+        InvalidArgument: The body has more than `MAX_COMMAND_BYTES`.
+    """
+    if len(data) > MAX_COMMAND_BYTES:
+        raise InvalidArgument(f"the {what} has {len(data)} bytes; at most {MAX_COMMAND_BYTES} are taken")

@@ -1,0 +1,209 @@
+"""Commands that browse the catalog: ls, history, report."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+
+from flight_server.client.table_names import full_name, join_name, split_name
+from flight_server.core.views import catalog_summary, numbers, shapes, table_summary
+from flight_server.core.views import history as histories
+from flight_server.core.views.reader import Reader
+from flight_server.faces.commands.common import (
+    CONNECTION,
+    ConnectionOptions,
+    TableName,
+    check_targets,
+    complete_column,
+    complete_table,
+    connect,
+    find_table,
+    for_each,
+    known_name,
+    snapshot_of,
+)
+from flight_server.faces.commands.output import CommandError, say, say_left_out
+from flight_server.faces.commands.parameters import argument, option
+from flight_server.faces.commands.reading import FormatOption
+from flight_server.faces.present import render, text
+from flight_server.faces.present.render import Format
+from store.model.names import is_pattern, matcher
+
+
+def ls(
+    pattern: Annotated[
+        str | None,
+        argument(
+            metavar="PATTERN",
+            help="Such as 'lake.sales.*', or the name of a catalog, schema or table.",
+            shell_complete=complete_table,
+        ),
+    ] = None,
+    format: FormatOption = Format.TABLE,
+    connection: ConnectionOptions = CONNECTION,
+) -> None:
+    """List tables with their rows, files, bytes, age and errors."""
+    with connect(connection) as client:
+        rows = catalog_summary.rows(client)
+    if pattern is not None:
+        rows = _matching(rows, pattern)
+    if not rows:
+        say("no tables yet; `statflight connect CATALOG FORMAT URI` connects a lake")
+    if format is not Format.TABLE:
+        render.write(pa.Table.from_pylist(rows, catalog_summary.SCHEMA), format)
+        return
+    _write_tables(rows)
+
+
+def _matching(rows: list[dict[str, Any]], pattern: str) -> list[dict[str, Any]]:
+    """The tables of the catalog, schema, table or pattern of this name, or else those whose names end with it.
+
+    Raises:
+        CommandError: There are none.
+    """
+    patterns = [pattern]
+    if not is_pattern(pattern):  # `lake` is all of a catalog, `lake.sales` all of a schema, a full name one table
+        patterns.append(f"{pattern}.*")
+        with suppress(ValueError):
+            patterns.append(join_name(*split_name(pattern)))  # parts may have quotes that they do not need
+    matching = [row for row in rows if matcher(tuple(patterns)).fullmatch(full_name(row))]
+    if not matching:
+        matching = [row for row in rows if full_name(row).endswith(f".{pattern}")]
+    if not matching:
+        raise CommandError(f"no table matches '{pattern}'; there are {len(rows)}")
+    return matching
+
+
+def _write_tables(rows: list[dict[str, Any]]) -> None:
+    """Writes tables for a terminal, without formats and troubles if there are none."""
+    headers = ("table", "format", "rows", "files", "size", "captured", "freshness", "trouble")
+    lines = [
+        [
+            name,
+            row["format"] or "",
+            numbers.count(row["row_count"]),
+            numbers.count(row["data_file_count"]),
+            numbers.size(row["total_size_bytes"]),
+            table_summary.age(row["refreshed_at"] or row["captured_at"]),
+            row["freshness"] or "not captured",
+            row["last_error"] or "",
+        ]
+        for name, row in zip(text.short_names(list(map(full_name, rows))), rows, strict=True)
+    ]
+    kept = [
+        place for place, name in enumerate(headers) if name not in ("format", "trouble") or any(r[place] for r in lines)
+    ]
+    right = [headers[place] in ("rows", "files", "size", "captured") for place in kept]
+    left_out = text.write_text(
+        [headers[place] for place in kept],
+        [[line[place] for place in kept] for line in lines],
+        right=right,
+        whole=("table",),
+        spare=("files", "format", "captured"),
+    )
+    say_left_out(left_out)
+
+
+def history(
+    table: TableName,
+    column: Annotated[str, argument(metavar="COLUMN", help="Name of the column.", shell_complete=complete_column)],
+    format: FormatOption = Format.TABLE,
+    connection: ConnectionOptions = CONNECTION,
+) -> None:
+    """Show a column's statistics at each captured snapshot, oldest first."""
+    known_name(table)
+    with connect(connection) as client:
+        name = find_table(client, table)
+        rows = histories.column_rows(client, name, column)
+    if not rows:
+        say(f"{name}: nothing captured of {column}; run: statflight capture {name} --columns {column}")
+    if format is not Format.TABLE:
+        render.write(_history_table(rows), format)
+        return
+    headers = ("snapshot", "committed", "rows", "null %", "distinct", "min", "max", "mean", "stddev")
+    lines = [
+        [
+            str(row["snapshot_id"]),
+            table_summary.moment(row["committed_at"]),
+            numbers.count(row["row_count"]),
+            table_summary.percent_null(row),
+            table_summary.distinct(row),
+            table_summary.bound(row["min"], row["min_is_exact"], "≥"),
+            table_summary.bound(row["max"], row["max_is_exact"], "≤"),
+            numbers.known(row.get("mean")),
+            numbers.known(row.get("stddev")),
+        ]
+        for row in rows
+    ]
+    right = [False, False, True, True, True, False, False, True, True]
+    say_left_out(
+        text.write_text(headers, lines, right=right, whole=("snapshot", "committed"), spare=("stddev", "mean"))
+    )
+    for statistic in histories.NUMBERS:
+        values = [row.get(statistic) for row in rows]
+        known = [value for value in values if value is not None]
+        if len(set(known)) > 1:
+            ends = " → ".join(numbers.number(known[at]) for at in (0, -1))
+            say(f"{statistic:<15} {shapes.sparkline(values)}  {ends}")
+
+
+def _history_table(rows: list[dict[str, Any]]) -> pa.Table:
+    from store.model.schemas import FLIGHTS
+
+    schema = FLIGHTS["stats.columns"].schema
+    names = ["snapshot_id", *(name for name in histories.STATISTICS if name in schema.names)]
+    instant = pa.timestamp("us", "UTC")
+    fields = [schema.field(name) for name in names]
+    fields.insert(1, pa.field("committed_at", instant))
+    return pa.Table.from_pylist(rows, pa.schema(fields))
+
+
+def report(
+    tables: Annotated[list[str], argument(metavar="TABLE", help="Names or patterns.", shell_complete=complete_table)],
+    output: Annotated[Path, option("--output", "-o", metavar="FILE.html|DIR", help="A page, or a directory of pages.")],
+    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    connection: ConnectionOptions = CONNECTION,
+) -> None:
+    """Write a self-contained page about one table, or a directory with an index and a page for each table."""
+    from flight_server.faces.web import files
+
+    targets, at = check_targets(tables), snapshot_of(snapshot, "current")
+    single = len(targets) == 1 and not is_pattern(targets[0]) and output.suffix.lower() in (".html", ".htm")
+    with connect(connection) as client:
+        if single:
+            _write(output, files.alone(client, find_table(client, targets[0]), at))
+            say(f"wrote {output}")
+            return
+        written: list[str] = []
+
+        def work(reader: Reader, name: str) -> None:
+            for file, content in files.pages_of(reader, name, at):
+                _write(output / file, content)
+            written.append(name)
+
+        _make(output)
+        failed = for_each(client, targets, work, whole=files.IN_TURN)
+        if written:
+            for file, content in files.index(client, written):
+                _write(output / file, content)
+            say(f"wrote {output / 'index.html'} and pages of {numbers.counted(len(written), 'table')}")
+    if failed:
+        sys.exit(1)
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"cannot write {directory}: {error.strerror}") from None
+
+
+def _write(path: Path, content: str) -> None:
+    try:
+        path.write_text(content, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,145 @@
+"""Commands that compare snapshots: diff."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import pyarrow as pa
+
+from flight_server.core.views import numbers, table_summary
+from flight_server.faces.commands.common import (
+    CONNECTION,
+    ConnectionOptions,
+    TableName,
+    connect,
+    find_table,
+    known_name,
+    snapshot_of,
+)
+from flight_server.faces.commands.output import (
+    CommandError,
+    misuse,
+    say,
+    say_left_out,
+    tell_json,
+    until_the_reader_leaves,
+    warn,
+)
+from flight_server.faces.commands.parameters import argument, option
+from flight_server.faces.commands.reading import FormatOption
+from flight_server.faces.present import render, text
+from flight_server.faces.present.comparison import Change, changes
+from flight_server.faces.present.render import Format
+from flight_server.insight import evaluate, rules
+from flight_server.insight.results import State
+from store.model.errors import InvalidArgument
+
+
+def diff(
+    table: TableName,
+    snapshot_a: Annotated[str, argument(metavar="SNAP_A", help="An id, or 'current'.")],
+    snapshot_b: Annotated[str, argument(metavar="SNAP_B", help="An id, or 'current'.")],
+    fail_on: Annotated[
+        list[str] | None,
+        option(metavar="RULE", help="Exit with 1 on such a change: 'row_count < -10%'. Repeatable."),
+    ] = None,
+    format: FormatOption = Format.TABLE,
+    connection: ConnectionOptions = CONNECTION,
+) -> None:
+    """Show the differences between two snapshots: rows, files, bytes, and each column's statistics."""
+    known_name(table)
+    ids = [snapshot_of(text, "current") for text in (snapshot_a, snapshot_b)]
+    gates = _gates(fail_on or ())
+    with connect(connection) as client:
+        name = find_table(client, table)
+        before, after = (table_summary.gather(client, name, at) for at in ids)
+        known = before.known and after.known
+        caught = evaluate.compare(client, gates, before, ids[0], after, ids[1]) if known else []
+    for at, summary in zip(ids, (before, after), strict=True):
+        if not summary.known:
+            raise CommandError(
+                f"{name}: nothing captured at snapshot {at}; run: statflight capture {name} --snapshot {at}"
+            )
+        _tell_inherited(at, summary)
+    differences = changes(before, after)
+    if not differences:
+        say(f"{name}: the statistics of {ids[0]} and {ids[1]} are the same")
+    with until_the_reader_leaves():  # who reads less is told the status all the same
+        _write(differences, format)
+    caught = [result for result in caught if result.state is State.PASSED]
+    for result in caught:
+        warn(f"statflight: {result.column or 'table'}: {result.rule}: {result.detail or result.value}")
+    if caught:
+        sys.exit(1)
+
+
+def _gates(texts: Sequence[str]) -> list[rules.Rule]:
+    """Parses the rules of `--fail-on`."""
+    try:
+        return [rules.parse(text, of_change=True) for text in texts]
+    except InvalidArgument as error:
+        misuse(f"--fail-on: {error}")
+
+
+def _write(differences: list[Change], format: Format) -> None:
+    if format is Format.JSON:
+        tell_json(render.plain(change.to_json()) for change in differences)
+    elif format is not Format.TABLE:
+        render.write(pa.Table.from_pylist(list(map(_row, differences)), _SCHEMA), format)
+    elif differences:
+        headers = ("of", "statistic", "before", "after", "change", "%")
+        lines = [[change.of, change.statistic, *_worded(change)] for change in differences]
+        right = [False, False, True, True, True, True]
+        say_left_out(text.write_text(headers, lines, right=right, whole=("statistic",), spare=("change",)))
+
+
+_SCHEMA = pa.schema(
+    {
+        "of": pa.string(),
+        "statistic": pa.string(),
+        "before": pa.string(),
+        "after": pa.string(),
+        "change": pa.float64(),
+        "change_percent": pa.float64(),
+    }
+)
+
+
+def _row(change: Change) -> dict[str, Any]:
+    """A change with its values as text, in the form of the flights."""
+    row = change.to_json()
+    values = {name: str(render.plain(row[name])) for name in ("before", "after") if row[name] is not None}
+    return row | values
+
+
+def _worded(change: Change) -> tuple[str, str, str, str]:
+    """Before, after, difference and percentage for people."""
+    difference = "" if change.change is None else _number(change.change, "+")
+    return _number(change.before), _number(change.after), difference, _percent(change.change_percent)
+
+
+def _percent(share: float | None) -> str:
+    """A change to three significant digits; `-100%` only if nothing is left."""
+    if share is None:
+        return ""
+    if -100 < share < -99.95:
+        return "<-99.9%"
+    return f"{numbers.number(share, 3, sign='+')}%"
+
+
+def _number(value: Any, sign: str = "") -> str:
+    """A value; a number with few digits."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return numbers.number(value, sign=sign) if is_number else render.text_of(value)
+
+
+def _tell_inherited(at: str | int, summary: table_summary.TableSummary) -> None:
+    """Reports how many rows of a side are inherited: no difference means little if both sides show the same record."""
+    rows = [*summary.rows, *([] if summary.table is None else [summary.table])]
+    older = {row["snapshot_id"] for row in rows if row["freshness"] == "INHERITED"}
+    if older:
+        count = sum(row["snapshot_id"] in older for row in rows)
+        of = ", ".join(map(str, sorted(older)))
+        say(f"{summary.name}: at snapshot {at}, {count} of {len(rows)} records are inherited (from {of}), not its own")

@@ -1,0 +1,96 @@
+"""Commands that publish statistics to other engines, and remove them there: publish, withdraw."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from flight_server.faces.commands.common import (
+    CONNECTION,
+    Answer,
+    AnswerFormat,
+    ConnectionOptions,
+    TableNames,
+    check_targets,
+    connect,
+    for_each,
+    pairs_of,
+    snapshot_of,
+)
+from flight_server.faces.commands.output import note, tell, tell_json
+from flight_server.faces.commands.parameters import option
+
+_HOMES = "iceberg, spark, trino, paimon, lance, ducklake, glue or hive."
+Options = Annotated[
+    list[str] | None, option("-o", "--option", metavar="KEY=VALUE", help="Option of the home. Repeatable.")
+]
+
+
+def publish(
+    tables: TableNames,
+    to: Annotated[str, option("--to", metavar="HOME", help=_HOMES)],
+    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    dry_run: Annotated[bool, option("--dry-run", help="Show what would be written, and write nothing.")] = False,
+    allow_inherited: Annotated[
+        bool,
+        option("--allow-inherited", help="Allow an earlier snapshot of the same schema."),
+    ] = False,
+    option: Options = None,
+    format: AnswerFormat = Answer.TEXT,
+    connection: ConnectionOptions = CONNECTION,
+) -> None:
+    """Publish the statistics of each table that the targets match."""
+    targets, at = check_targets(tables), snapshot_of(snapshot, "current")
+    more: dict[str, Any] = {"dry_run": True} if dry_run else {}
+    more |= {"allow_inherited": True} if allow_inherited else {}
+    more |= _options(option)
+    rows: list[dict[str, Any]] = []
+    errors: dict[str, str] = {}
+    with connect(connection) as client:
+
+        def write(_: object, name: str) -> None:
+            for written in client.actions.call("publish", {"table": name, "snapshot": at, "to": to} | more):
+                rows.append(written)
+                if format is Answer.TEXT:
+                    tell(_line(written))
+
+        failed = for_each(client, targets, write, errors)
+        if format is Answer.JSON:
+            tell_json([*rows, *({"table": name, "error": words} for name, words in errors.items())])
+        if failed:
+            sys.exit(1)
+
+
+def withdraw(
+    tables: TableNames,
+    home: Annotated[str, option("--from", metavar="HOME", help=_HOMES)],
+    option: Options = None,
+    connection: ConnectionOptions = CONNECTION,
+) -> None:
+    """Remove published statistics of each table that the targets match from a home."""
+    targets, more = check_targets(tables), _options(option)
+    with connect(connection) as client:
+
+        def remove(_: object, name: str) -> None:
+            for answer in client.actions.call("withdraw", {"table": name, "to": home} | more):
+                done = "statistics removed from" if answer["withdrawn"] else "no statistics in"
+                tell(f"{answer['table']}: {done} {home}")
+
+        if for_each(client, targets, remove):
+            sys.exit(1)
+
+
+def _options(pairs: list[str] | None) -> dict[str, Any]:
+    """The field `options` of the actions' bodies, if there are any."""
+    return {"options": pairs_of(pairs)} if pairs else {}
+
+
+def _line(written: Mapping[str, Any]) -> str:
+    """The line about a publication or dry run, with its location; with `--verbose` also its columns."""
+    columns = list(written["columns"] or ())
+    how = "would be published" if written["state"] == "DRY_RUN" else "published"
+    parts = f"{len(columns)} column{'' if len(columns) == 1 else 's'} of snapshot {written['snapshot_id']}"
+    note(f"columns: {', '.join(columns)}")
+    line = f"{written['table']}: {parts} {how} to {written['to']}: {written['location']}"
+    return f"{line}; {written['detail']}" if written.get("detail") else line

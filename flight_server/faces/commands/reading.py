@@ -1,0 +1,190 @@
+"""Commands that read: show, query."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from itertools import chain
+from typing import Annotated
+
+import pyarrow as pa
+
+from flight_server.core.views import numbers, shapes, table_summary
+from flight_server.core.views.reader import Reader, read_table
+from flight_server.faces.commands.common import (
+    CONNECTION,
+    ConnectionOptions,
+    TableNames,
+    check_targets,
+    connect,
+    each,
+    expand,
+    names_of,
+    snapshot_of,
+)
+from flight_server.faces.commands.output import misuse, say, say_left_out
+from flight_server.faces.commands.parameters import argument, option
+from flight_server.faces.present import render, text
+from flight_server.faces.present.column_labels import labels
+from flight_server.faces.present.render import Format
+
+FormatOption = Annotated[Format, option("--format", "-f", help="How rows are written.")]
+SHAPE_BINS = 10
+
+
+def show(
+    tables: TableNames,
+    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    format: FormatOption = Format.TABLE,
+    connection: ConnectionOptions = CONNECTION,
+) -> None:
+    """Show the statistics of each table that the targets match, a line for each column."""
+    targets, at = check_targets(tables), snapshot_of(snapshot, "current")
+    as_text, errors = format is Format.TABLE, dict[str, str]()
+    with connect(connection) as client:
+        names, failed = expand(client, targets)
+
+        def gather(reader: Reader, name: str) -> pa.Table:
+            summary = table_summary.gather(reader, name, at, allow_stale=at == "current", shapes=as_text)
+            if as_text:
+                if not summary.known:
+                    _say_why_unknown(reader, name)
+                lacking = table_summary.uncaptured(reader, summary) if at == "current" and summary.rows else []
+                _write(summary, lacking, several=len(names) > 1)
+                if remark := table_summary.remark(reader, name):
+                    say(f"{name}: {remark}")
+            return summary.columns
+
+        if len(names) == 1 and not failed:
+            found = iter([gather(client, names[0])])
+        else:
+            found = each(client, names, gather, errors)
+        if as_text:
+            deque(found, maxlen=0)
+        elif (first := next(found, None)) is not None:
+            batches = (batch for columns in chain([first], found) for batch in columns.to_batches())
+            render.write(pa.RecordBatchReader.from_batches(first.schema, batches), format)
+    if failed or errors:
+        sys.exit(1)
+
+
+def _say_why_unknown(reader: Reader, name: str) -> None:
+    errors = read_table(reader, "sys.tables", name, ["last_error"])["last_error"].to_pylist()
+    if error := next(filter(None, errors), None):
+        say(f"{name}: nothing captured, for it cannot be read: {error}")
+    else:
+        say(f"{name}: nothing captured yet; run: statflight capture {name}")
+
+
+def _write(summary: table_summary.TableSummary, lacking: list[table_summary.Row], several: bool) -> None:
+    heading = _headline(summary) if several or (summary.table is not None and sys.stdout.isatty()) else ""
+    names = labels([*summary.rows, *lacking])
+    lines_of = {row["column_id"]: _line(row, summary) for row in summary.rows}
+    empty = dict.fromkeys(HEADERS, "") | {"freshness": "not captured"}
+    lines_of |= {row["column_id"]: empty | {"type": row["data_type"]} for row in lacking}
+    lines = [line | {"column": names[column]} for column, line in sorted(lines_of.items())]
+    # A statistic that no column has, such as the mean after a metadata capture, gets no column in the output.
+    headers = [header for header in HEADERS if header in ALWAYS or any(line[header] for line in lines)]
+    rows = [[line[header] for header in headers] for line in lines]
+    right = [header in NUMBERS for header in headers]
+    say_left_out(text.write_text(headers, rows, right=right, heading=heading, spare=SPARE))
+    if several:
+        sys.stdout.write("\n")
+
+
+def _headline(summary: table_summary.TableSummary) -> str:
+    table = summary.table
+    if table is None:
+        return summary.name
+    return (
+        f"{summary.name} at snapshot {table['snapshot_id']}: {numbers.counted(table['row_count'], 'row')}, "
+        f"{numbers.counted(table['data_file_count'], 'file')}, "
+        f"{numbers.size(table['total_size_bytes']) or '?'}"
+    )
+
+
+HEADERS = (
+    "column",
+    "type",
+    "null %",
+    "distinct",
+    "min",
+    "max",
+    "mean",
+    "stddev",
+    "25 %",
+    "50 %",
+    "75 %",
+    "avg bytes",
+    "shape",
+    "freshness",
+)
+ALWAYS = frozenset({"column", "type", "null %", "distinct", "min", "max", "avg bytes", "shape", "freshness"})
+NUMBERS = frozenset({"null %", "distinct", "mean", "stddev", "25 %", "50 %", "75 %", "avg bytes"})
+
+SPARE = (
+    "25 %",
+    "75 %",
+    "50 %",
+    "stddev",
+    "avg bytes",
+    "mean",
+    "freshness",
+    "shape",
+    "type",
+)  # left out if narrow
+
+
+def _line(row: table_summary.Row, summary: table_summary.TableSummary) -> dict[str, str]:
+    width = row["avg_width_bytes"]
+    quartiles = summary.quantiles.get(row["column_id"], {})
+    return {
+        "type": row["logical_type"] or "",
+        "null %": table_summary.percent_null(row),
+        "distinct": table_summary.distinct(row),
+        "min": table_summary.bound(row["min"], row["min_is_exact"], "≥"),
+        "max": table_summary.bound(row["max"], row["max_is_exact"], "≤"),
+        "mean": numbers.known(row.get("mean")),
+        "stddev": numbers.known(row.get("stddev")),
+        **{f"{share:.0%}".replace("%", " %"): quartiles.get(share) or "" for share in (0.25, 0.5, 0.75)},
+        "avg bytes": numbers.known(width),
+        "shape": shapes.sparkline([bar.rows for bar in summary.bars(row, SHAPE_BINS)]),
+        "freshness": table_summary.freshness(row, sampled=row["column_id"] in summary.sampled),
+    }
+
+
+def query(
+    flight: Annotated[str, argument(metavar="FLIGHT", help="Such as stats.columns; sys.flights lists them.")],
+    columns: Annotated[list[str] | None, option(metavar="A,B", help="Columns, in this order. Repeatable.")] = None,
+    where: Annotated[str | None, option(metavar="SQL", help='A condition, such as "ndv > 100".')] = None,
+    snapshot: Annotated[
+        str | None,
+        option(
+            metavar="SNAPSHOT",
+            help="stats.* only: an id, 'current' or 'all'.",
+            show_default="current; all if --where names snapshot_id",
+        ),
+    ] = None,
+    allow_stale: Annotated[bool, option("--allow-stale", help="Of one snapshot: include stale rows.")] = False,
+    limit: Annotated[int | None, option(min=0, help="Maximum number of rows.")] = None,
+    format: FormatOption = Format.TABLE,
+    connection: ConnectionOptions = CONNECTION,
+) -> None:
+    """Print the rows of any flight."""
+    if snapshot is None and flight.startswith("stats."):
+        snapshot = "all" if where is not None and "snapshot_id" in where else "current"
+    at = None if snapshot in (None, "all") else snapshot_of(snapshot, "current", "all")
+    if allow_stale and at is None:
+        misuse("--allow-stale needs one snapshot of stats.*")
+    chosen, tree = names_of(columns), None
+    if where is not None:
+        from flight_server.client.conditions.sql import parse_where
+
+        try:
+            tree = parse_where(where)
+        except ValueError as error:
+            misuse(f"--where: {str(error).removeprefix('[INVALID_ARGUMENT] condition: ')}")
+    with connect(connection) as client:
+        # Positional: `stream` decides the return type of `read`.
+        rows = client.read(flight, chosen, tree, at, allow_stale, limit, stream=True)
+        render.write(rows, format)

@@ -1,0 +1,112 @@
+"""The commands that plan a scan, which files a condition needs and what they cost to read, and that answer a query
+without one."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flight_server.core.views import numbers
+from flight_server.faces.commands.common import (
+    CONNECTION,
+    ConnectionOptions,
+    TableName,
+    connect,
+    find_table,
+    known_name,
+    names_of,
+    snapshot_of,
+)
+from flight_server.faces.commands.output import misuse, say, tell, warn
+from flight_server.faces.commands.parameters import argument, option
+from flight_server.faces.present import render, text
+from flight_server.faces.present.render import Format
+
+if TYPE_CHECKING:
+    from flight_server.client.scan import Scan
+
+TOO_MANY_BYTES: Final = 3  # exit status
+
+
+def scan(
+    table: TableName,
+    where: Annotated[str | None, option(metavar="SQL", help='A condition, such as "id = 5".')] = None,
+    columns: Annotated[
+        list[str] | None, option(metavar="A,B", help="The columns to be read; all when absent. Repeatable.")
+    ] = None,
+    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    paths: Annotated[bool, option("--paths", help="Print paths alone, one per line.")] = False,
+    max_bytes: Annotated[int | None, option(min=0, help="Exit with 3 if there is more to read.")] = None,
+    format: Annotated[Format, option("--format", "-f", help="How rows are written.")] = Format.TABLE,
+    connection: ConnectionOptions = CONNECTION,
+) -> None:
+    """List the files that a condition needs, without opening any."""
+    known_name(table)
+    chosen, at = names_of(columns), snapshot_of(snapshot, "current")
+    if paths and format is not Format.TABLE:
+        misuse("--paths and --format do not go together")
+    with connect(connection) as client:
+        name = find_table(client, table)
+        plan = client.scan(name, where=where, columns=chosen, snapshot=at)
+    if paths:
+        for path in plan.files["file_path"].to_pylist():
+            tell(path)
+    elif format is Format.TABLE:
+        _write(plan)
+    else:
+        render.write(plan.files, format)
+    read = pc.coalesce(plan.files["bytes_to_read"], plan.files["size_bytes"])
+    to_read = int(pc.sum(read.cast(pa.decimal128(38))).as_py() or 0)  # perhaps beyond 64 bits
+    say(_totals(plan, to_read))
+    if max_bytes is not None and to_read > max_bytes:
+        warn(f"statflight: {name}: {to_read} bytes to read, more than the {max_bytes} of --max-bytes")
+        sys.exit(TOO_MANY_BYTES)
+
+
+def answer(
+    sql: Annotated[str, argument(metavar="SQL", help="SELECT count(*), min(a) FROM a full name WHERE …")],
+    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    format: Annotated[Format, option("--format", "-f", help="How the row is written.")] = Format.TABLE,
+    connection: ConnectionOptions = CONNECTION,
+) -> None:
+    """Answer counts, minima and maxima that statistics know exactly."""
+    at = snapshot_of(snapshot, "current")
+    with connect(connection) as client:
+        found = client.answer(sql, snapshot=at)
+    if found.values is None:
+        warn(f"statflight: not known exactly: {found.reason}")
+        sys.exit(1)
+    render.write(pa.Table.from_pylist([found.values]), format)
+
+
+def _write(plan: Scan) -> None:
+    rows = [
+        [
+            file["file_path"],
+            render.text_of(file["row_count"]),
+            numbers.size(file["size_bytes"]),
+            file["match"],
+            file["kept_because"] or "",
+        ]
+        for file in plan.files.to_pylist()
+    ]
+    right = [False, True, True, False, False]
+    text.write_text(("file", "rows", "size", "match", "kept because"), rows, right=right, whole=("file",))
+
+
+def _totals(plan: Scan, to_read: int) -> str:
+    """Lines on the files, rows and bytes kept and skipped, and on what skipped them."""
+    files, rows = plan.summary["files"], plan.summary["rows"]
+    skipped = ", ".join(
+        f"{numbers.count(files[f'skipped_by_{what}'])} by {what}"
+        for what in ("partition", "bounds")
+        if files[f"skipped_by_{what}"]
+    )
+    return (
+        f"{numbers.count(files['kept'])} of {numbers.count(files['all'])} files,"
+        f" {numbers.count(rows['kept'])} of {numbers.count(rows['all'])} rows,"
+        f" {numbers.size(to_read)} to read" + (f"; skipped {skipped}" if skipped else "")
+    )

@@ -1,0 +1,171 @@
+"""Charts as inline SVG: axes with numbers, a title on each mark, colours by class from the page's style sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from flight_server.core.views import numbers
+from flight_server.core.views.shapes import Bar, text_at
+from flight_server.faces.present.text import harmless
+
+LEFT, RIGHT, TOP, BOTTOM = 56, 10, 10, 22  # margins for the axes, in pixels
+GAP = 1.0  # pixels between bars
+CHARACTER = 6.0  # width of a label's character, in pixels
+
+
+def axis(value: float) -> str:
+    """A number as the label of an axis, which has little room: 1234567 is 1.235M."""
+    return numbers.brief(value, unit_from=1e4)
+
+
+def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 420, height: int = 130) -> str:
+    """Draws bars over their values; the vertical axis starts at zero rows.
+
+    Args:
+        bars: As `shapes.bars` makes them.
+        logical_type: The column's type; decides the labels of the axis.
+        label: Text alternative for screen readers.
+        width, height: Pixels.
+    """
+    if not bars:
+        return ""
+    top = max(bar.rows for bar in bars) or 1.0
+    inner_width, inner_height = width - LEFT - RIGHT, height - TOP - BOTTOM
+    step = inner_width / max(len(bars), 4)  # keeps a single bar from filling the chart
+    marks = []
+    for place, bar in enumerate(bars):
+        tall = inner_height * bar.rows / top
+        if bar.rows > 0:
+            tall = max(tall, 1.0)  # keeps the smallest bar visible
+        low, high = text_at(bar.low, logical_type), text_at(bar.high, logical_type)
+        at = low if low == high else f"{low} … {high}"
+        marks.append(
+            f'<rect class="bar" x="{LEFT + place * step:.1f}" y="{TOP + inner_height - tall:.1f}" '
+            f'width="{max(step - GAP, 0.5):.1f}" height="{tall:.1f}">'
+            f"<title>{_text(at)}: {numbers.count(bar.rows)} rows</title></rect>"
+        )
+    labels: list[tuple[float, float, str]] = [(0, bars[0].low, "start"), (len(bars), bars[-1].high, "end")]
+    if len(bars) > 2:
+        middle = len(bars) // 2
+        labels.insert(1, (middle + (0.5 if bars[middle].is_value else 0), bars[middle].low, "middle"))
+    if len(bars) == 1 or bars[0].low == bars[-1].high:
+        labels = labels[:1]
+    texts = [(place, text_at(point, logical_type), anchor) for place, point, anchor in labels]
+    if len(texts) == 3 and sum(len(text) + 2 for _, text, _ in texts) * CHARACTER > inner_width:
+        del texts[1]  # the three labels would overlap
+    words = "".join(
+        f'<text x="{LEFT + place * step:.1f}" y="{height - 6}" text-anchor="{anchor}">{_text(text)}</text>'
+        for place, text, anchor in texts
+    )
+    return _svg("histogram", label, width, height, _frame(width, height, 0.0, top) + "".join(marks) + words)
+
+
+def line(
+    points: Sequence[tuple[str, float | None]],
+    label: str,
+    width: int = 640,
+    height: int = 160,
+    bands: Sequence[Sequence[float] | None] = (),
+) -> str:
+    """Draws a value over snapshots, with gaps where it is unknown.
+
+    Args:
+        points: Label and value of each snapshot, oldest first.
+        label: Text alternative for screen readers.
+        width, height: Pixels.
+        bands: Lowest and highest expected value of each point; those far beyond the values are cut.
+    """
+    values = [value for _, value in points if value is not None]
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    expected = [bound for band in bands if band is not None for bound in band]
+    room = (high - low) or abs(high) or 1.0
+    low, high = (max(min([low, *expected]), low - room), min(max([high, *expected]), high + room))
+    if low > 0 and low > high / 2 and low != high:
+        low -= (high - low) * 0.1  # the axis does not start at zero; its labels show that
+    else:
+        low = min(0.0, low)
+    if high <= low:
+        high = low + 1.0
+    inner_width, inner_height = width - LEFT - RIGHT, height - TOP - BOTTOM
+    step = inner_width / max(len(points) - 1, 1)
+    path, marks, pen = [], [], "M"
+
+    def down(value: float) -> float:
+        return TOP + inner_height * (1 - (min(max(value, low), high) - low) / (high - low))
+
+    shades = "".join(
+        f'<rect class="expected" x="{max(LEFT + (place - 0.5) * step, LEFT):.1f}" y="{down(band[1]):.1f}" '
+        f'width="{step:.1f}" height="{max(down(band[0]) - down(band[1]), 1.0):.1f}">'
+        f"<title>{_text(points[place][0])}: expected "
+        f"{numbers.number(band[0])} to {numbers.number(band[1])}</title></rect>"
+        for place, band in enumerate(bands)
+        if band is not None
+    )
+    for place, (name, value) in enumerate(points):
+        if value is None:
+            pen = "M"
+            continue
+        x, y = LEFT + place * step, down(value)
+        path.append(f"{pen}{x:.1f} {y:.1f}")
+        pen = "L"
+        title = f"{_text(name)}: {numbers.number(value)}"
+        marks.append(f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{title}</title></circle>')
+    ends = [(LEFT, points[0][0], "start")]
+    if len(points) > 1:
+        ends.append((width - RIGHT, points[-1][0], "end"))
+    words = "".join(
+        f'<text x="{x}" y="{height - 6}" text-anchor="{anchor}">{_text(name)}</text>' for x, name, anchor in ends
+    )
+    body = f'{_frame(width, height, low, high)}{shades}<path class="line" d="{" ".join(path)}"/>{"".join(marks)}{words}'
+    return _svg("history", label, width, height, body)
+
+
+def spark(bars: Sequence[Bar], label: str, width: int = 96, height: int = 20) -> str:
+    """Draws a small histogram without axes, for a cell of a table."""
+    top = max((bar.rows for bar in bars), default=0.0)
+    if top <= 0:
+        return ""
+    step = width / max(len(bars), 8)
+    wide = max(step - GAP, 0.5)
+    marks = "".join(
+        f"M{place * step:.1f} {height}v-{max(height * bar.rows / top, 1.0):.1f}h{wide:.1f}V{height}"
+        for place, bar in enumerate(bars)
+        if bar.rows > 0
+    )
+    return _svg("spark", label, width, height, f'<path class="bar" d="{marks}"/>')
+
+
+def share(part: float | None, label: str, width: int = 48, height: int = 8) -> str:
+    """Draws a bar filled by a share from 0 to 1; nothing if the share is unknown."""
+    if part is None:
+        return ""
+    filled = 0.0 if part <= 0 else max(width * min(part, 1.0), 1.0)
+    body = (
+        f'<rect class="track" x="0" y="0" width="{width}" height="{height}"/>'
+        f'<rect class="bar" x="0" y="0" width="{filled:.1f}" height="{height}"/>'
+    )
+    return _svg("share", label, width, height, body)
+
+
+def _frame(width: int, height: int, low: float, high: float) -> str:
+    """Draws the axes, with the lowest and highest number of the vertical one."""
+    bottom = height - BOTTOM
+    return (
+        f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{width - RIGHT}"/>'
+        f'<text x="{LEFT - 5}" y="{TOP + 8}" text-anchor="end">{axis(high)}</text>'
+        f'<text x="{LEFT - 5}" y="{bottom}" text-anchor="end">{axis(low)}</text>'
+    )
+
+
+def _svg(kind: str, label: str, width: int, height: int, body: str) -> str:
+    return (
+        f'<svg class="{kind}" role="img" aria-label="{_text(label)}" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}">{body}</svg>'
+    )
+
+
+def _text(value: str) -> str:
+    return escape(harmless(value))

@@ -1,0 +1,499 @@
+"""The data of each page as plain values, for the templates and the JSON twins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flight_server.client.table_names import COLUMNS, full_name
+from flight_server.core.views import catalog_summary, history, numbers, relationships, shapes, table_summary
+from flight_server.core.views.reader import Leaf, Reader, equal, read_table, rows_of
+from flight_server.core.views.table_summary import Row
+from flight_server.faces.present import column_labels
+from flight_server.insight import expectations, learned
+from store.model.errors import InvalidArgument
+from store.model.names import join_name, split_name
+from store.model.schemas import EXPECTED
+
+TABLES_A_PAGE: Final = 100
+COLUMNS_A_PAGE: Final = 50
+FOUND_COLUMNS: Final = 50  # column matches listed for a search
+BINS: Final = 30
+MOST_COMMON: Final = 10
+NEWEST: Final = 20  # snapshots and jobs listed
+POINTS: Final = 200  # snapshots in a line chart
+ANSWERED: Final = 1_000  # rows of an answer to SQL
+STATEMENT: Final = 10_000  # characters of a statement
+EXAMPLES: Final = (
+    "SHOW TABLES",
+    "SELECT table_name, sum(row_count) AS live_rows FROM stats.tables GROUP BY table_name ORDER BY live_rows DESC",
+    "SELECT table_name, column_name, ndv, min, max FROM stats.columns WHERE null_count = row_count",
+)
+MOST_FILES: Final = 200_000  # most files whose sizes a page adds up
+PARTITIONS: Final = 50
+TABLE_ORDERS: Final = ("name", "rows", "size", "age", "files", "changed")
+COLUMN_ORDERS: Final = ("id", "name", "type", "nulls", "distinct")
+_TABLE_KEYS: Final = {
+    "rows": "row_count",
+    "size": "total_size_bytes",
+    "age": "captured_at",
+    "files": "data_file_count",
+    "changed": "committed_at",
+}
+STATES: Final[dict[str, Callable[[pa.Table], pa.ChunkedArray]]] = {
+    "stale": lambda tables: pc.equal(tables["freshness"], "STALE"),
+    "failing": lambda tables: pc.is_valid(tables["last_error"]),
+    "not captured": lambda tables: pc.is_null(tables["freshness"]),
+}
+_SAID: Final = ("location", "partition_keys", "description", "tags", "notes")  # of `sys.tables`, besides ABOUT
+_SHARE: Final = 0.5  # share of nulls above which a column counts as mostly missing
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of a list: search, order, page (from 1; 0 means all), a catalog or schema to list, and facets of
+    the first page: a state of `STATES`, a format, an owner."""
+
+    search: str = ""
+    order: str = ""
+    descending: bool = False
+    page: int = 1
+    within: str = ""
+    state: str = ""
+    format: str = ""
+    owner: str = ""
+
+
+def _page(count: int, size: int, number: int) -> tuple[int, int, slice]:
+    pages = max(1, -(-count // size))
+    page = min(max(number, 1), pages)
+    return page, pages, slice((page - 1) * size, page * size)
+
+
+# The first page.
+
+
+def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]] | None = None) -> dict[str, Any]:
+    """Catalogs, schemas, and a page of tables.
+
+    Args:
+        asked: Search, order and page; page 0 means all.
+        only: Name parts of the tables to list; None means all.
+    """
+    tables = catalog_summary.tables(reader)
+    if only is not None:
+        keys = zip(*(tables[name].to_pylist() for name in COLUMNS), strict=True)
+        tables = tables.filter(pa.array([key in only for key in keys], pa.bool_()))
+    groups = _groups(tables)
+    total = tables.num_rows
+    tables = _within(tables, asked.within)
+    facets = _facets(tables)
+    for facet in ("format", "owner"):
+        if wanted := getattr(asked, facet):
+            tables = tables.filter(pc.equal(tables[facet], wanted))
+    if asked.state in STATES:
+        tables = tables.filter(STATES[asked.state](tables))
+    if asked.order == "changed":
+        tables = _with_commits(reader, tables)
+    columns: list[dict[str, Any]] = []
+    if asked.search:
+        names = pc.binary_join_element_wise(*(tables[name] for name in COLUMNS), ".")
+        tables = tables.filter(pc.match_substring(names, asked.search, ignore_case=True))
+        columns = _columns_like(reader, asked.search)
+    if key := _TABLE_KEYS.get(asked.order):
+        tables = tables.sort_by([(key, "descending" if asked.descending else "ascending")])
+        is_known = pc.is_valid(tables[key])  # unknown values come last in both directions
+        tables = pa.concat_tables([tables.filter(is_known), tables.filter(pc.invert(is_known))])
+    elif asked.descending:
+        tables = tables.sort_by([(name, "descending") for name in COLUMNS])
+    page, pages, part = _page(tables.num_rows, TABLES_A_PAGE, asked.page)
+    rows = (tables.slice(part.start, TABLES_A_PAGE) if asked.page else tables).to_pylist()
+    return {
+        "catalogs": groups,
+        "tables": [{"name": full_name(row), **row} for row in rows],
+        "matching": tables.num_rows,
+        "total": total,
+        "page": page,
+        "pages": pages,
+        "columns": columns,
+        "facets": facets,
+    }
+
+
+def _facets(tables: pa.Table) -> dict[str, dict[str, int]]:
+    """Numbers of tables by state, format and owner, without zeros."""
+    counts = {"state": {name: pc.sum(is_in(tables)).as_py() or 0 for name, is_in in STATES.items()}}
+    for facet in ("format", "owner"):
+        found = pc.value_counts(tables[facet].combine_chunks()).to_pylist()
+        counts[facet] = {
+            one["values"]: one["counts"] for one in sorted(found, key=lambda one: -one["counts"]) if one["values"]
+        }
+    return {facet: {value: count for value, count in values.items() if count} for facet, values in counts.items()}
+
+
+def _with_commits(reader: Reader, tables: pa.Table) -> pa.Table:
+    """The tables with `committed_at` of their current snapshot."""
+    columns = [*COLUMNS, "committed_at"]
+    commits = reader.read("sys.snapshots", columns, [{"column": "is_current", "op": "EQ", "values": [True]}])
+    return tables.join(commits, list(COLUMNS), join_type="left outer")
+
+
+def _groups(tables: pa.Table) -> list[dict[str, Any]]:
+    counted = tables.group_by(["table_catalog", "table_schema"]).aggregate([([], "count_all")])
+    groups: dict[str, dict[str, Any]] = {}
+    for row in sorted(counted.to_pylist(), key=lambda row: (row["table_catalog"], row["table_schema"])):
+        one = groups.setdefault(row["table_catalog"], {"catalog": row["table_catalog"], "tables": 0, "schemas": []})
+        one["tables"] += row["count_all"]
+        one["schemas"].append({"schema": row["table_schema"], "tables": row["count_all"]})
+    return list(groups.values())
+
+
+def within(catalog: str, schema: str | None = None) -> str:
+    """The text that limits a list to a catalog or schema."""
+    parts = split_name(join_name(catalog, schema or "s", "t"))
+    return join_name(*parts).removesuffix(".t" if schema is not None else ".s.t")
+
+
+def _within(tables: pa.Table, text: str) -> pa.Table:
+    if not text:
+        return tables
+    catalogs = {row: within(row) for row in pc.unique(tables["table_catalog"]).to_pylist()}
+    for catalog, written in catalogs.items():
+        if text == written:
+            return tables.filter(pc.equal(tables["table_catalog"], catalog))
+        if text.startswith(written + "."):
+            mine = tables.filter(pc.equal(tables["table_catalog"], catalog))
+            for schema in pc.unique(mine["table_schema"]).to_pylist():
+                if within(catalog, schema) == text:
+                    return mine.filter(pc.equal(mine["table_schema"], schema))
+    return tables.slice(0, 0)
+
+
+def _columns_like(reader: Reader, search: str) -> list[dict[str, Any]]:
+    columns = reader.read("information_schema.columns", [*COLUMNS, "column_id", "column_name", "data_type"])
+    matching = columns.filter(pc.match_substring(columns["column_name"], search, ignore_case=True))
+    shown = matching.slice(0, FOUND_COLUMNS)
+    alike = matching.filter(pc.is_in(matching["column_name"], pc.unique(shown["column_name"])))
+    of_table: dict[str, list[Row]] = {}
+    for row in alike.to_pylist():
+        of_table.setdefault(full_name(row), []).append(row)
+    names = {table: column_labels.references(rows) for table, rows in of_table.items()}
+    return [
+        {
+            "table": full_name(row),
+            "column": row["column_name"],
+            "reference": names[full_name(row)][row["column_id"]],
+            "type": row["data_type"],
+        }
+        for row in shown.to_pylist()
+    ]
+
+
+# The page of a table.
+
+
+def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "current") -> dict[str, Any]:
+    """A table: its statistics, a page of its columns with their shapes, its snapshots, files and jobs.
+
+    Raises:
+        pa.ArrowKeyError: The table, or its snapshot, does not exist.
+    """
+    summary = table_summary.gather(reader, name, snapshot, allow_stale=snapshot == "current")
+    rows = _ordered(summary.rows, asked)
+    page, pages, part = _page(len(rows), COLUMNS_A_PAGE, asked.page)
+    shown = rows[part] if asked.page else rows
+    names, known_as = column_labels.references(summary.rows), column_labels.labels(summary.rows)
+    related = relationships.among(reader, lambda other: other == name) if snapshot == "current" else []
+    shapes_of = _with_shapes(reader, name, shown, snapshot) if shown else summary
+    snapshots = history.snapshots(reader, name)
+    counts = {row["snapshot_id"]: row for row in read_table(reader, "stats.tables", name).to_pylist()}
+    if not summary.known and not snapshots:
+        table_summary.require(reader, name, snapshot)
+    about = dict.fromkeys((*catalog_summary.ABOUT, *_SAID)) | next(iter(rows_of(reader, "sys.tables", name)), {})
+    comments = {row["column_id"]: row["comment"] for row in rows_of(reader, "sys.columns", name)}
+    jobs = read_table(reader, "sys.capture_jobs", name).sort_by([("queued_at", "descending")]).slice(0, NEWEST)
+    return {
+        "table": name,
+        "snapshot": snapshot,
+        "statistics": summary.table,
+        "about": about,
+        "updated_at": next((row["committed_at"] for row in snapshots if row["is_current"]), None),
+        "column_count": len(summary.rows),
+        "matching": len(rows),
+        "page": page,
+        "pages": pages,
+        "columns": [
+            _column(row, shapes_of)
+            | {
+                "reference": names[row["column_id"]],
+                "label": known_as[row["column_id"]],
+                "comment": comments.get(row["column_id"]),
+            }
+            for row in shown
+        ],
+        "keys": _keys(reader, name, summary.rows, snapshot, related),
+        "relationships": related,
+        "uncaptured": [
+            {"column": row["column_name"], "type": row["data_type"]}
+            for row in table_summary.uncaptured(reader, summary)[:COLUMNS_A_PAGE]
+        ]
+        if snapshot == "current"
+        else [],
+        "snapshots": _snapshots(snapshots, counts),
+        "files": _files(reader, name, summary.table, snapshot),
+        "checks": _checks(reader, name),
+        "publications": rows_of(reader, "sys.publications", name),
+        "jobs": jobs.to_pylist(),
+    }
+
+
+def _ordered(rows: list[Row], asked: Asked) -> list[Row]:
+    matching = [row for row in rows if asked.search.casefold() in (row["column_name"] or "").casefold()]
+    keys: dict[str, Any] = {
+        "name": lambda row: (row["column_name"] or "").casefold(),
+        "type": lambda row: row["logical_type"] or "",
+        "nulls": lambda row: null_share(row) if null_share(row) is not None else -1.0,
+        "distinct": lambda row: -1.0 if row["ndv"] is None else row["ndv"],
+    }
+    if key := keys.get(asked.order):
+        return sorted(matching, key=key, reverse=asked.descending)
+    return matching[::-1] if asked.descending else matching
+
+
+def _with_shapes(reader: Reader, name: str, rows: Sequence[Row], snapshot: str | int) -> table_summary.TableSummary:
+    ids: Leaf = equal("column_id", *(row["column_id"] for row in rows))
+    return table_summary.gather(reader, name, snapshot, ids, allow_stale=snapshot == "current", shapes=True)
+
+
+def null_share(row: Mapping[str, Any]) -> float | None:
+    """The share of nulls from 0 to 1; None if unknown."""
+    if row["null_count"] is None or row["row_count"] is None:
+        return None
+    return row["null_count"] / row["row_count"] if row["row_count"] else 0.0
+
+
+def _column(row: Row, summary: table_summary.TableSummary) -> dict[str, Any]:
+    column = row["column_id"]
+    return {
+        **row,
+        "null_share": null_share(row),
+        "notes": notes(row),
+        "quantiles": summary.quantiles.get(column, {}),
+        "sampled": column in summary.sampled,
+        "histogram": bars_of(summary, row),
+        "infinite": shapes.infinite(summary.histograms.get(column, ())),
+        "most_common": _most_common(summary.common_values.get(column, []), row["nan_count"]),
+    }
+
+
+def bars_of(summary: table_summary.TableSummary, row: Row, bins: int = BINS) -> list[dict[str, Any]]:
+    """The bars of a column's histogram as JSON."""
+    return [bar._asdict() for bar in summary.bars(row, bins)]
+
+
+def to_bars(bars: Iterable[Mapping[str, Any]]) -> list[shapes.Bar]:
+    """Bars for a chart from their JSON."""
+    return [shapes.Bar(**bar) for bar in bars]
+
+
+def _most_common(rows: Sequence[Row], nans: int | None = None) -> list[dict[str, Any]]:
+    """The most common values, without those whose count may be more than half error; NaN with its own count."""
+    names = ("value", "count", "count_lower", "count_upper")
+    if nans is not None:
+        exact = dict.fromkeys(names[1:], nans)
+        rows = [{**row, **exact} if row["value"] == "NaN" else row for row in rows]
+    telling = [row for row in rows if row["count_lower"] is None or 2 * row["count_lower"] >= row["count"]]
+    return [{name: row[name] for name in names} for row in telling[:MOST_COMMON]]
+
+
+def _keys(
+    reader: Reader, name: str, rows: Sequence[Row], snapshot: str | int, related: Sequence[Row]
+) -> list[list[str]]:
+    """Names of the columns, and of the captured groups of columns, that are keys: all of their values are distinct, or
+    other tables refer to them."""
+    groups = read_table(reader, "stats.column_groups", name, snapshot=snapshot).to_pylist()
+    named = [([row["column_name"]], row) for row in rows] + [(row["column_names"], row) for row in groups]
+    referred = [row["to_columns"] for row in related if row["to"] == name]
+    return [names for names, row in named if _is_unique(row) or names in referred]
+
+
+def _is_unique(row: Mapping[str, Any]) -> bool:
+    return bool(
+        row["null_count"] == 0 and row["ndv_exact"] and row["ndv"] == row["row_count"] and (row["row_count"] or 0) > 1
+    )
+
+
+def notes(row: Mapping[str, Any]) -> list[str]:
+    """Remarks on an unusual column: constant, unique, mostly missing, with NaN."""
+    texts = [f"{numbers.percent(row['nan_count'], row['row_count'])} % NaN"] if row["nan_count"] else []
+    rows, nulls, ndv = row["row_count"], row["null_count"], row["ndv"]
+    if rows and nulls is not None:
+        if nulls == rows:
+            return ["all null"]
+        if nulls / rows >= _SHARE:
+            texts.append("mostly null")
+        if ndv is not None and row["ndv_exact"] and rows - nulls > 1:
+            if ndv == 1:
+                texts.append("constant")
+            elif ndv == rows - nulls:
+                texts.append("unique")
+    return texts
+
+
+def _snapshots(snapshots: Sequence[Row], counts: Mapping[int, Row]) -> list[dict[str, Any]]:
+    newest = list(snapshots)[-NEWEST:][::-1]
+    names = ("snapshot_id", "committed_at", "operation", "is_current", "captured")
+    return [
+        {name: row[name] for name in names}
+        | history.changed_by(row["summary"])
+        | {"row_count": counts.get(row["snapshot_id"], {}).get("row_count")}
+        for row in newest
+    ]
+
+
+def _checks(reader: Reader, name: str) -> list[Row]:
+    """The newest result of each rule of the server, misses first."""
+    newest: dict[tuple[str, str | None], Row] = {}
+    for row in sorted(rows_of(reader, "sys.checks", name), key=lambda row: row["checked_at"]):
+        if row["state"] != EXPECTED:
+            newest[row["rule"], row["column_name"]] = row
+    return sorted(newest.values(), key=lambda row: row["state"] == "PASSED")
+
+
+def _files(reader: Reader, name: str, table: Row | None, snapshot: str | int) -> dict[str, Any]:
+    """Counts and sizes of a table's files and of its largest partitions; empty if there are more than MOST_FILES."""
+    if table is None or (table["data_file_count"] or 0) > MOST_FILES:
+        return {}
+    columns = ["file_content", "size_bytes", "row_count", "partition_data_json"]
+    files = read_table(reader, "stats.files", name, columns, snapshot=snapshot, allow_stale=snapshot == "current")
+    if not files.num_rows:
+        return {}
+    contents = files.group_by("file_content").aggregate([("size_bytes", "count"), ("size_bytes", "sum")])
+    ends, median = pc.min_max(files["size_bytes"]).as_py(), pc.quantile(files["size_bytes"], 0.5)[0].as_py()
+    data = files.filter(pc.equal(files["file_content"], "DATA"))
+    parts = data.group_by("partition_data_json").aggregate(
+        [("size_bytes", "sum"), ("size_bytes", "count"), ("row_count", "sum")]
+    )
+    parts = parts.sort_by([("size_bytes_sum", "descending")])
+    partitioned = parts.num_rows > 1 or parts["partition_data_json"].null_count == 0
+    return {
+        "contents": [
+            {"content": row["file_content"], "files": row["size_bytes_count"], "size_bytes": row["size_bytes_sum"]}
+            for row in contents.to_pylist()
+        ],
+        "smallest_bytes": ends["min"],
+        "median_bytes": median,
+        "largest_bytes": ends["max"],
+        "partition_count": parts.num_rows if partitioned else 0,
+        "partitions": [
+            {
+                "partition": row["partition_data_json"],
+                "files": row["size_bytes_count"],
+                "size_bytes": row["size_bytes_sum"],
+                "row_count": row["row_count_sum"],
+            }
+            for row in parts.slice(0, PARTITIONS).to_pylist()
+        ]
+        if partitioned
+        else [],
+    }
+
+
+# The page of SQL.
+
+
+def answered(statement: str) -> dict[str, Any]:
+    """A statement that has no answer yet."""
+    return {"statement": statement, "columns": [], "rows": [], "truncated": False, "elapsed_ms": 0}
+
+
+def sql(reader: Reader, statement: str) -> dict[str, Any]:
+    """A statement with its answer, of at most ANSWERED rows; an empty one has none.
+
+    Raises:
+        StatflightError: The statement is refused, or too long.
+    """
+    if not statement:
+        return answered(statement)
+    if len(statement) > STATEMENT:
+        raise InvalidArgument(f"the statement has more than {STATEMENT:,} characters")
+    started = time.perf_counter()
+    found = reader.sql(statement)
+    rows = [list(row.values()) for row in found.slice(0, ANSWERED).to_pylist()]
+    return answered(statement) | {
+        "columns": found.column_names,
+        "rows": rows,
+        "truncated": len(found) > ANSWERED,
+        "elapsed_ms": round(1000 * (time.perf_counter() - started)),
+    }
+
+
+# The page of a column.
+
+
+def _expected(rows: Sequence[Row]) -> list[dict[str, list[float]]]:
+    """For each snapshot of a column the bounds between which the history before lets values be, by name."""
+    bounds: list[dict[str, list[float]]] = [{} for _ in rows]
+    for name, measure in (("row_count", "row_count"), ("null_share", "null_fraction"), ("mean", "mean")):
+        known = learned.known_values(measure, rows)
+        judged = expectations.expectations(
+            [value for _, value in known], [rows[i]["committed_at"] for i, _ in known], learned.kind_of(measure, rows)
+        )
+        for (i, _), band in zip(known, judged, strict=True):
+            if band is not None:
+                bounds[i][name] = [band.low, band.high]
+    return bounds
+
+
+def column(reader: Reader, name: str, column_name: str, then: int | None = None) -> dict[str, Any]:
+    """A column: its current statistics, its history, and its histogram at two snapshots.
+
+    Args:
+        name: Full name of the table.
+        column_name: Its current name, or `#<column_id>`.
+        then: The snapshot of the second histogram; None means the captured one before the current.
+
+    Raises:
+        pa.ArrowKeyError: The table or the column does not exist.
+    """
+    rows = history.column_rows(reader, name, column_name)
+    if not rows:
+        return {
+            "table": name,
+            "column": column_name,
+            "reference": column_name,
+            "statistics": None,
+            "history": [],
+            "then": None,
+            "comment": None,
+        }
+    ids = equal("column_id", rows[-1]["column_id"])
+    summary = table_summary.gather(reader, name, "current", ids, allow_stale=True, shapes=True)
+    now = summary.rows[0] if summary.rows else rows[-1]
+    older = [row["snapshot_id"] for row in rows if row["snapshot_id"] != now["snapshot_id"]]
+    at = then if then in older else older[-1] if older else None
+    before = None
+    if at is not None:
+        earlier = table_summary.gather(reader, name, at, ids, shapes=True)
+        if earlier.rows:
+            before = {"snapshot_id": at, "histogram": bars_of(earlier, earlier.rows[0], 40)}
+    names = ("snapshot_id", "committed_at", "logical_type", "min_is_exact", "max_is_exact", *history.STATISTICS)
+    said = rows_of(reader, "sys.columns", name, ids)
+    comment = said[0]["comment"] if said else None
+    return {
+        "table": name,
+        "column": now["column_name"] or column_name,
+        "reference": column_name,
+        "statistics": _column(now, summary) | {"histogram": bars_of(summary, now, 40)},
+        "comment": comment,
+        "history": [
+            {key: row.get(key) for key in names} | {"null_share": null_share(row), "expected": expected}
+            for row, expected in zip(rows[-POINTS:], _expected(rows)[-POINTS:], strict=True)
+        ],
+        "then": before,
+    }

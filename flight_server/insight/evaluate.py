@@ -1,0 +1,623 @@
+"""Evaluates rules against the statistics of tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from fractions import Fraction
+from functools import cached_property
+from itertools import takewhile
+from typing import Any, Final
+
+import pyarrow as pa
+
+from flight_server.core.views import added, history, table_summary
+from flight_server.core.views.numbers import nearest_float, number
+from flight_server.core.views.reader import Reader, equal, read_table
+from flight_server.core.views.table_summary import Row, TableSummary
+from flight_server.insight import drift, learned, measures, references, statements
+from flight_server.insight.found import Found
+from flight_server.insight.limits import Limit
+from flight_server.insight.results import Result, State
+from flight_server.insight.rules import CONTAINMENT, FIRST, LEARNED, OF_TABLE, PREVIOUS, SELECT, Rule
+from store.model.errors import InvalidArgument, StatflightError, first_line
+from store.model.logical_types import MEASURED, NESTED, NUMERIC
+from store.model.names import is_pattern
+from store.model.sketches import is_partial, theta_bounds
+
+DEVIATIONS: Final = 5.0  # of a sketch: values beyond are impossible
+_OWN: Final = ("row_count", "null_count", "ndv", "ndv_exact", "ndv_lower", "ndv_upper")
+
+
+class _NoHistory(Exception):
+    """Raised when a rule compares with earlier snapshots, and there are too few of them."""
+
+
+def check(
+    reader: Reader,
+    table: str,
+    rules: Sequence[Rule],
+    against: int | str | None = None,
+    now: datetime | None = None,
+    only_timely: bool = False,
+    allow_inherited: bool = False,
+) -> list[Result]:
+    """Evaluates the rules that apply to a table.
+
+    Args:
+        table: Full name.
+        rules: Rules; those about other tables are skipped.
+        against: Snapshot to compare with, for rules that name none: an id, "first" for the oldest captured one, or
+            "previous" for the captured one before the current. When there is none, rules that compare with it have no
+            result, and all rows count as added.
+        only_timely: Gives only results that time alone may turn.
+        allow_inherited: Lets distributions of earlier snapshots decide.
+
+    Raises:
+        InvalidArgument: A rule compares snapshots and names none, and `against` is None.
+        pa.ArrowKeyError: The table, or the snapshot to compare with, does not exist.
+    """
+    mine = [rule for rule in rules if rule.is_about(table) and (rule.is_timely or not only_timely)]
+    if against is None and (comparing := [rule for rule in mine if rule.needs_snapshot]):
+        raise InvalidArgument(
+            f"the rule {comparing[0].text!r} compares snapshots", hint="say --against previous, or --against ID"
+        )
+    if not mine:
+        return []
+    if against not in (None, PREVIOUS, FIRST):
+        table_summary.require(reader, table, against)
+    facts = table_summary.gather(reader, table, "current")
+    subject = _Subject(reader, facts, "current", against, now or datetime.now(UTC))
+    subject.only_timely, subject.allow_inherited = only_timely, allow_inherited
+    subject.about_added = [rule for rule in mine if rule.of_added]
+    return [result for rule in mine for result in subject.results(rule)]
+
+
+def compare(
+    reader: Reader, rules: Sequence[Rule], before: TableSummary, was: int | str, after: TableSummary, at: int | str
+) -> list[Result]:
+    """Evaluates rules at one snapshot of a table against another.
+
+    Args:
+        before, after: The table's statistics at the two snapshots.
+        was, at: Their ids, or "current".
+    """
+    subject = _Subject(reader, after, at, was, datetime.now(UTC))
+    subject.older[was] = before
+    subject.about_added = [rule for rule in rules if rule.of_added]
+    return [result for rule in rules for result in subject.results(rule)]
+
+
+def _shown(value: Any) -> float | str:
+    """A value as results have it."""
+    if isinstance(value, Fraction):
+        return value.numerator if value.denominator == 1 else nearest_float(value)
+    shown: float | str = value.text if isinstance(value, measures.Ordered) else value
+    return shown
+
+
+class _Subject:
+    """A table's statistics, read once and used by each rule."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        facts: TableSummary,
+        at: int | str,
+        against: int | str | None,
+        now: datetime,
+    ):
+        self._reader, self._table, self._facts = reader, facts.name, facts
+        self._at, self._against, self._now = at, against, now
+        self.only_timely = self.allow_inherited = False
+        self._sketches: dict[tuple[int | str, str], dict[int, Row]] = {}
+        self._records: dict[int | None, list[Row]] = {}
+        self.older: dict[int | str, TableSummary] = {}
+        self.about_added: Sequence[Rule] = ()
+        self._loads: dict[int | None, _Subject] = {}
+
+    def results(self, rule: Rule) -> Iterator[Result]:
+        """The results of a rule; none if it has nothing to compare with, or applies to no column of the table."""
+        if rule.of_added:
+            yield from self._of_added(rule)
+            return
+        if rule.compares and self._against_of(rule) == PREVIOUS and self._previous is None:
+            return  # a first snapshot has no predecessor
+        if rule.measure == LEARNED:
+            yield from learned.results(self._reader, self._facts, rule, self._now, self.only_timely)
+            return
+        if rule.is_of_table:
+            with suppress(_NoHistory):
+                yield self._result(rule, None)
+            return
+        if rule.measure == CONTAINMENT:
+            mine = references.of_table(rule, self._table, self._facts.rows)
+            if mine is None:
+                return  # about another table
+            rule = mine
+        rows = [row for row in self._facts.rows if rule.takes(row["column_name"] or "")]
+        if not rows:
+            yield from self._without_columns(rule)
+        for row in rows:
+            yield from self._of_row(rule, row)
+
+    def _of_added(self, rule: Rule) -> Iterator[Result]:
+        """The results of a rule about the rows that were added."""
+        named = ", ".join(rule.columns) or None
+        try:
+            against = self._before_load(rule)
+            if against not in self._loads:
+                self._loads[against] = self._load(against)
+        except measures.NeverKnown as why:
+            yield self._failed(rule, named, None, str(why))
+        except measures.UnknownValue as why:
+            yield self._unknown(rule, named, None, str(why))
+        else:
+            yield from self._loads[against].results(replace(rule, of_added=False))
+
+    def _before_load(self, rule: Rule) -> int | None:
+        """The snapshot since which rows count as added; None if there is none before, so that all do."""
+        if self._against_of(rule) in (None, PREVIOUS):
+            return self._previous
+        return int(self._compared(rule))
+
+    def _load(self, against: int | None) -> _Subject:
+        """The rows that were added since a snapshot, as a table of their own.
+
+        Raises:
+            UnknownValue: The files of one of the snapshots are not captured.
+        """
+        current = next((row["snapshot_id"] for row in self._snapshots() if self._is_now(row)), None)
+        if current is None:
+            raise measures.UnknownValue("nothing captured at the current snapshot")
+        asked = [rule for rule in self.about_added if not rule.is_of_table]
+        others = {limit.other[1] for rule in self.about_added for limit in rule.condition.limits if limit.other}
+        wanted = {
+            row["column_id"]
+            for row in self._facts.rows
+            if row["column_name"] in others or any(rule.takes(row["column_name"] or "") for rule in asked)
+        }
+        has_distinct = any(rule.needs_distinct for rule in asked)
+        try:
+            facts, thetas = added.gather(self._reader, self._table, current, against, wanted, sketches=has_distinct)
+        except added.NotListed as why:
+            raise measures.UnknownValue(str(why)) from None
+        load = _Subject(self._reader, facts, self._at, against, self._now)
+        of_load = {"snapshot_id": current, "freshness": "EXACT", "params": None}
+        load._sketches[current, "NDV"] = {column: of_load | {"data": data} for column, data in thetas.items()}
+        return load
+
+    def _without_columns(self, rule: Rule) -> Iterator[Result]:
+        """The result of a rule that no captured column is of; none if its patterns match no column at all."""
+        named = ", ".join(rule.columns) or None
+        if self._may_come(rule):
+            yield self._unknown(rule, named, None, "nothing captured at the current snapshot")
+        elif not any(map(is_pattern, rule.columns)):
+            yield self._failed(rule, named, None, "no such column")
+
+    def _of_row(self, rule: Rule, row: Row) -> Iterator[Result]:
+        """The result of a rule about a column; none without the history that it needs.
+
+        A rule for all columns skips those it does not apply to; for a named column that is an error.
+        """
+        try:
+            yield self._result(rule, row)
+        except _NoHistory:
+            return
+        except measures.DoesNotApply as why:
+            if not all(map(is_pattern, rule.columns)):
+                judged = self._unknown if why.pending else self._failed
+                yield judged(rule, row["column_name"], row["snapshot_id"], str(why))
+
+    def _may_come(self, rule: Rule) -> bool:
+        """True if a rule's columns have no statistics yet; False if there are no such columns."""
+        known = read_table(self._reader, "information_schema.columns", self._table, ["column_name"])
+        return not self._facts.rows or any(map(rule.takes, known["column_name"].to_pylist()))
+
+    def _result(self, rule: Rule, row: Row | None) -> Result:
+        about = row if row is not None else self._facts.table
+        column = None if row is None else row["column_name"]
+        snapshot_id = None if about is None else about["snapshot_id"]
+        try:
+            found = self._found(rule, row)
+            limits, told = self._limits(rule, row)
+            measures.require_comparable(row, found.value, [limit.value for limit in limits])
+        except measures.NeverKnown as why:
+            return self._failed(rule, column, snapshot_id, str(why))
+        except measures.UnknownValue as why:
+            return self._unknown(rule, column, snapshot_id, str(why))
+        all_decide = all(one.decides for one in (found, *limits))
+        verdict = rule.condition.verdict(found, limits) if all_decide else None
+        notes = [found.between, found.note, told, found.origin]
+        if not all_decide:
+            notes.append("a distribution of another snapshot decides only where inherited values are allowed")
+        elif verdict is None and not found.is_certain and rule.measure in ("min", "max"):
+            notes.append("reading the column tells")
+        return Result(
+            self._table,
+            column,
+            rule.text,
+            rule.measure,
+            rule.level,
+            State.of(rule.level, passed=verdict),
+            _shown(found.value),
+            snapshot_id if found.at is None else found.at,
+            "; ".join(filter(None, notes)),
+            any(one.at is not None for one in (found, *limits)),
+        )
+
+    def _unknown(self, rule: Rule, column: str | None, snapshot_id: int | None, why: str) -> Result:
+        """The result of a rule whose value is unknown until a capture tells it."""
+        state = State.of(rule.level, passed=None)
+        return Result(self._table, column, rule.text, rule.measure, rule.level, state, None, snapshot_id, why, True)
+
+    def _failed(self, rule: Rule, column: str | None, snapshot_id: int | None, why: str) -> Result:
+        """The result of a rule that no capture lets pass."""
+        state = State.of(rule.level, passed=False)
+        return Result(self._table, column, rule.text, rule.measure, rule.level, state, None, snapshot_id, why)
+
+    def _found(self, rule: Rule, row: Row | None) -> Found:
+        """The value that a rule is about."""
+        if rule.of_change:
+            return self._change(rule, row)
+        return self._of_table(rule) if row is None else self._of_column(rule, row)
+
+    def _measured(self, measure: str, row: Row) -> Found:
+        """The value of a measure in a record of the table or of a column."""
+        at = measures.inherited_from(row, measure)
+        row = self._with_own_counts(measure, row)
+        value, note = measures.value_in(row, measure)
+        is_sample = self._is_sample(measure, row)
+        extent = measures.extent(measure, row, is_sample, lambda: self._distinct(row))
+        if extent is not None and is_sample and measure not in ("min", "max"):
+            note = "of a sample; capture without sampling"
+        return Found(value, extent, note, at, self._decides(measure, at))
+
+    def _decides(self, measure: str, at: int | None) -> bool:
+        """True if a value that is inherited from a snapshot, None for none, may decide a rule."""
+        return at is None or measure not in measures.OF_DISTRIBUTION or self.allow_inherited
+
+    def _with_own_counts(self, measure: str, row: Row) -> Row:
+        """A record with the counts, and the exactness, of the snapshot that a measure is of."""
+        at = measures.snapshot_of(row, measure)
+        if measure not in measures.OF_ROWS or at in (None, row["snapshot_id"]):
+            return row
+        own = next((one for one in self._stored(row) if one["snapshot_id"] == at), dict[str, Any]())
+        return row | {name: own.get(name) for name in _OWN}
+
+    def _distinct(self, row: Row) -> tuple[float, float] | None:
+        """The numbers of distinct values that agree with the sketch of a record's distribution; None without one."""
+        at = measures.snapshot_of(row, "ndv")
+        sketch = None if at is None else self._sketch(at, row["column_id"], "NDV")
+        if sketch is None or sketch["snapshot_id"] != at:
+            return None
+        low, high = theta_bounds(sketch["data"], DEVIATIONS)
+        if is_partial(sketch["params"]):
+            told = json.loads(sketch["params"] or "{}")
+            high += max(told["rows"] - told["rows_seen"], 0) if {"rows", "rows_seen"} <= told.keys() else math.inf
+        return low, high
+
+    def _is_sample(self, measure: str, row: Row) -> bool:
+        """True if the record of a column, or its distribution, is of a part of the rows."""
+        at = row.get("distribution_snapshot_id")
+        if measure not in measures.OF_DISTRIBUTION or at in (None, row["snapshot_id"]):
+            return bool(row["completeness"] == "PARTIAL")
+        return any(one["snapshot_id"] == at and one["completeness"] == "PARTIAL" for one in self._stored(row))
+
+    # Measures.
+
+    def _change(self, rule: Rule, row: Row | None) -> Found:
+        """The change of a measure since another snapshot: a share of its value there if the limits are in %."""
+        old, new = self._record_at(self._compared(rule), row), self._facts.table if row is None else row
+        at = measures.inherited_from(new, rule.measure)
+        if old is not None and at is not None and at == measures.snapshot_of(old, rule.measure):
+            if self._against_of(rule) != PREVIOUS:
+                raise measures.UnknownValue(f"both are of snapshot {at}")
+            if not (earlier := self._earlier_rows(None, at)):
+                raise _NoHistory
+            old = self._record_at(earlier[-1]["snapshot_id"], row)
+        if old is None or new is None:
+            raise measures.UnknownValue("not captured at both snapshots")
+        was, now = (self._measured(rule.measure, one) for one in (old, new))
+        if not isinstance(was.value, float | Fraction) or not isinstance(now.value, float | Fraction):
+            raise measures.DoesNotApply(f"the {rule.measure} of a {measures.kind_of(new)} is no number")
+        ends = f"{number(was.value)} → {number(now.value)}"
+        if now.value - was.value != now.value - was.value:
+            raise measures.NeverKnown(f"{ends}, which has no difference")
+        change, share = now.change_since(was)
+        shown = number(change.value, sign="+") if share is None else f"{number(100 * share.value, sign='+')}%"
+        if not any(limit.percent for limit in rule.condition.limits):
+            return replace(change, note=f"{ends} ({shown})")
+        if share is None:
+            raise measures.NeverKnown(f"{ends} ({shown}), which is no percentage of 0")
+        return replace(share, note=f"{ends} ({shown})")
+
+    def _of_table(self, rule: Rule) -> Found:
+        measure = rule.measure
+        if measure == "age_seconds":
+            return Found(*self._age())
+        at = measures.inherited_from(self._facts.table, measure)
+        if measure == SELECT:
+            return Found(statements.value_of(self._reader, rule.of, self._table), at=at)
+        if measure == "schema_changes":
+            return replace(self._schema_changes(self._compared(rule)), at=at)
+        if self._facts.table is None:
+            raise measures.UnknownValue("nothing captured at the current snapshot")
+        return self._measured(measure, self._facts.table)
+
+    def _age(self) -> tuple[float, None, str]:
+        """Seconds since the current snapshot was committed; since its capture if the commit time is unknown."""
+        current = [row for row in self._snapshots() if self._is_now(row)]
+        committed = current[0]["committed_at"] if current else None
+        if committed is not None:
+            return (self._now - committed).total_seconds(), None, ""
+        table = self._facts.table or next(iter(self._facts.rows), None)
+        captured = None if table is None else table["refreshed_at"] or table["captured_at"]
+        if captured is None:
+            raise measures.UnknownValue("neither committed nor captured")
+        return (self._now - captured).total_seconds(), None, "since the capture"
+
+    def _schema_changes(self, against: int | str) -> Found:
+        older = self._summary(against)
+        if not older.rows or not self._facts.rows:
+            at = "the current snapshot" if older.rows else f"snapshot {against}"
+            raise measures.UnknownValue(f"no columns captured at {at}")
+        if older.schemas & self._facts.schemas:  # a column that one of them lacks was not captured there
+            return Found(Fraction(0))
+        before, after = (
+            {row["column_id"]: (row["column_name"], row["logical_type"]) for row in of.rows}
+            for of in (older, self._facts)
+        )
+        for row in table_summary.uncaptured(self._reader, self._facts) if self._at == "current" else ():
+            if row["column_id"] in before or row["data_type"] not in NESTED:
+                after[row["column_id"]] = row["column_name"], row["data_type"]
+        changed = {i: after.get(i) or before[i] for i in before.keys() | after.keys() if before.get(i) != after.get(i)}
+        names = ", ".join(sorted(name or f"#{i}" for i, (name, _) in changed.items()))
+        return Found(Fraction(len(changed)), note=names)
+
+    def _of_column(self, rule: Rule, row: Row) -> Found:
+        if rule.measure == "drift":
+            return self._drift(rule, row, measures.kind_of(row))
+        if rule.measure == CONTAINMENT:
+            return self._containment(rule, row)
+        if rule.measure == "unique":
+            return self._unique(row)
+        if rule.measure == "most_common":
+            return self._most_common(rule, row)
+        if rule.measure in ("min", "max"):
+            self._require_order(rule, row)
+        return self._measured(rule.measure, row)
+
+    def _require_order(self, rule: Rule, row: Row) -> None:
+        """Raises `DoesNotApply` if a bound of a column is compared with limits of another kind."""
+        measures.bound(rule.measure, row)  # which may not be known
+        texts = any(isinstance(limit.value, str) for limit in rule.condition.limits)
+        kind = measures.kind_of(row)
+        if kind in MEASURED:
+            if texts:
+                raise measures.DoesNotApply(f"the {rule.measure} of a {kind} is compared with numbers")
+        elif not texts and not any(limit.other for limit in rule.condition.limits):
+            raise measures.DoesNotApply(
+                f"the {rule.measure} of a {kind} is not a number; compare it with a text in single quotes"
+            )
+
+    def _unique(self, row: Row) -> Found:
+        """1 if no value of a column occurs twice, 0 otherwise: by exact counts, else by reading the column."""
+        known = measures.is_unique(row, lambda: self._distinct(row))
+        if known is None:
+            try:
+                known = self._reader.unique(self._table, row["column_id"], self._at)
+            except (StatflightError, pa.ArrowException, pa.ArrowKeyError) as error:
+                raise measures.UnknownValue(f"the column cannot be read: {first_line(error)}") from None
+        return Found(Fraction(known))
+
+    def _containment(self, rule: Rule, row: Row) -> Found:
+        sketch = self._sketch(self._at, row["column_id"], "NDV")
+        found = references.containment(self._reader, self._table, row, sketch, rule.of)
+        return self._of_sketches(found, sketch)
+
+    def _of_sketches(self, found: Found, *used: Row | None) -> Found:
+        """A value by sketches of the current snapshot first, and of others."""
+        inherited = [sketch["snapshot_id"] for sketch in used if sketch and sketch["freshness"] == "INHERITED"]
+        mine = used[0]
+        at = mine["snapshot_id"] if mine is not None and mine["freshness"] == "INHERITED" else None
+        return replace(found, at=at, decides=self.allow_inherited or (found.decides and not inherited))
+
+    def _most_common(self, rule: Rule, row: Row) -> Found:
+        """The first of a column's most common values that breaks the condition, else the most common one."""
+        found = (
+            read_table(
+                self._reader,
+                "stats.most_common_values",
+                self._table,
+                None,
+                equal("column_id", row["column_id"]),
+                snapshot=self._at,
+            )
+            .sort_by("rank")
+            .to_pylist()
+        )
+        if not found and ((kind := measures.kind_of(row)) in NESTED or self._sketch(self._at, row["column_id"], "MCV")):
+            raise measures.DoesNotApply(f"this {kind} column has no values that are common")
+        if not found:
+            raise measures.UnknownValue("no most common values; capture the kind MCV")
+        pattern = rule.condition.op.endswith("matches")
+        limits = [limit.value for limit in self._limits(rule, row)[0]]
+        values = [one["value"] if pattern else measures.value_of(one["value"], row) for one in found]
+        for value in values:
+            measures.require_comparable(row, value, limits)
+        worst = next((i for i, value in enumerate(values) if not rule.condition.holds(value, limits)), 0)
+        note = f"{number(found[worst]['count'])} rows; the most common of {len(found)} values are judged"
+        at = measures.inherited_from(row, rule.measure)
+        return Found(values[worst], None, note, at, self._decides(rule.measure, at))
+
+    def _limits(self, rule: Rule, row: Row | None) -> tuple[list[Found], str]:
+        """The values of a rule's limits, and what they are where the rule does not say so."""
+        found = [self._limit(limit, rule, row) for limit in rule.condition.limits]
+        relative = any(limit.is_relative for limit in rule.condition.limits)
+        told = [one.told for one in found if one.note or one.extent or isinstance(one.value, float | Fraction)]
+        return found, f"compared with {' and '.join(told)}" if relative and told else ""
+
+    def _limit(self, limit: Limit, rule: Rule, row: Row | None) -> Found:
+        if limit.window:
+            at = measures.inherited_from(self._facts.table if row is None else row, rule.measure)
+            earlier = [one for one in self._earlier_rows(row, at) if measures.number_in(one, rule.measure) is not None]
+            whole = [one for one in reversed(earlier) if not measures.is_uncertain(one, rule.measure)][: limit.window]
+            if len(whole) < limit.least_values:
+                enough = len(earlier) >= limit.least_values
+                raise measures.uncertain(rule.measure, " of earlier snapshots") if enough else _NoHistory
+            return self._of_earlier(limit, [self._measured(rule.measure, one) for one in whole], rule.measure)
+        if limit.other is None:
+            if not isinstance(limit.value, str) or row is None or rule.condition.op.endswith("matches"):
+                return Found(limit.value)
+            return Found(measures.ordered(limit.value, measures.type_of(row)))
+        measure, column = limit.other
+        of_table = measure in OF_TABLE
+        about = self._facts.table if of_table else row if column is None else self._row_of(column)
+        if about is None:
+            raise measures.UnknownValue("nothing captured at the current snapshot")
+        return self._measured(measure, about).share(limit, row)
+
+    def _of_earlier(self, limit: Limit, values: Sequence[Found], measure: str) -> Found:
+        """A limit by earlier values; a band is about the estimates, for it asks whether they are alike."""
+        ends: list[Any] = [None, None]
+        try:
+            value = limit.of_earlier([one.value for one in values])
+            if not limit.sigma and not all(one.is_certain for one in values):
+                for place in (0, 1):
+                    known = [one.ends[place] for one in values]
+                    ends[place] = None if None in known else limit.of_earlier(known)
+        except (OverflowError, ValueError):
+            raise measures.NeverKnown(f"the {measure} of an earlier snapshot is not finite") from None
+        is_certain = limit.sigma or all(one.is_certain for one in values)
+        return Found(value, None if is_certain else (ends[0], ends[1]), decides=all(one.decides for one in values))
+
+    def _row_of(self, column: str) -> Row:
+        for row in self._facts.rows:
+            if row["column_name"] == column:
+                return row
+        named = equal("column_name", column)
+        if read_table(self._reader, "information_schema.columns", self._table, ["column_name"], named).num_rows:
+            raise measures.UnknownValue(f'nothing captured of the column "{column}" at the current snapshot')
+        raise measures.NeverKnown(f'no such column: "{column}"')
+
+    def _earlier_rows(self, row: Row | None, before: int | None = None) -> list[Row]:
+        """The stored records of a column, or of the table, at snapshots before the current one, oldest first.
+
+        Args:
+            before: The snapshot that an inherited value is of, whose own verdict is repeated; None for the current one.
+        """
+        earlier = (one for one in self._stored(row) if one["snapshot_id"] not in self._not_earlier)
+        return list(takewhile(lambda one: one["snapshot_id"] != before, earlier))
+
+    def _stored(self, row: Row | None) -> list[Row]:
+        """The stored records of a column, or of the table, oldest first."""
+        column_id = None if row is None else row["column_id"]
+        if column_id not in self._records:
+            if row is None:
+                self._records[None] = history.table_rows(self._reader, self._table)
+            else:
+                of_column = equal("column_id", column_id)
+                rows = read_table(self._reader, "stats.columns", self._table, None, of_column).to_pylist()
+                self._records[column_id] = history.in_order(self._reader, self._table, rows)
+        return self._records[column_id]
+
+    def _drift(self, rule: Rule, row: Row, kind: str) -> Found:
+        if kind not in NUMERIC:
+            raise measures.DoesNotApply(
+                f"drift compares distributions of numbers, dates and times, and a {kind or 'column without a type'} "
+                "has none; use ndv, distinct_fraction, null_fraction or avg_width_bytes"
+            )
+        against = self._compared(rule)
+        after = self._sketch(self._at, row["column_id"])
+        before = self._sketch(against, row["column_id"])
+        if before is None or after is None:
+            at = "the current snapshot" if before else f"snapshot {against}"
+            raise measures.UnknownValue(f"no quantile sketch at {at}; capture the kind HISTOGRAM there")
+        distance = drift.distance(before["data"], after["data"])
+        if distance is None:
+            raise measures.UnknownValue("no values")
+        error = distance.error
+        told, unseen = [f"against {against}" + (f", ±{number(error, 3)}" if error else "")], 0.0
+        if distance.tails > distance.shares:
+            was, now = distance.beyond
+            told.append(f"far from the earlier values lie {number(now, 3)} of the rows, before {number(was, 3)}")
+        for snapshot, sketch in ((against, before), (row["snapshot_id"], after)):
+            at = "the current snapshot" if sketch is after else f"snapshot {snapshot}"
+            if sketch is before and sketch["snapshot_id"] != snapshot:
+                told.append(f"the sketch of {at} is inherited from {sketch['snapshot_id']}")
+            if lacking := drift.unseen(sketch["data"], sketch["params"]):
+                told.append(
+                    f"the sketch of {at} is of a part of the rows and may lack {number(lacking, 3)} of the values; "
+                    "capture HISTOGRAM without sampling"
+                )
+                unseen += lacking
+        extent = None
+        if error or unseen:
+            extent = distance.least(unseen), distance.most(unseen)
+        return self._of_sketches(Found(distance.value, extent, "; ".join(told)), after, before)
+
+    def _sketch(self, snapshot: int | str, column_id: int, role: str = "QUANTILES") -> Row | None:
+        if (snapshot, role) not in self._sketches:
+            rows = references.sketches(self._reader, self._table, role, snapshot)
+            self._sketches[snapshot, role] = {row["column_id"]: row for row in rows}
+        return self._sketches[snapshot, role].get(column_id)
+
+    # Snapshots.
+
+    def _record_at(self, snapshot: int | str, row: Row | None) -> Row | None:
+        """The record of a column, or of the table, at another snapshot."""
+        summary = self._summary(snapshot)
+        if row is None:
+            return summary.table
+        return next((one for one in summary.rows if one["column_id"] == row["column_id"]), None)
+
+    def _summary(self, snapshot: int | str) -> TableSummary:
+        """The statistics of an earlier snapshot."""
+        if snapshot not in self.older:
+            self.older[snapshot] = table_summary.gather(self._reader, self._table, snapshot)
+        return self.older[snapshot]
+
+    def _snapshots(self) -> list[Row]:
+        return history.snapshots(self._reader, self._table)
+
+    def _is_now(self, snapshot: Row) -> bool:
+        """True for the snapshot whose statistics are checked."""
+        return bool(snapshot["is_current"] if self._at == "current" else snapshot["snapshot_id"] == self._at)
+
+    def _against_of(self, rule: Rule) -> int | str | None:
+        return self._against if rule.against is None else rule.against
+
+    def _compared(self, rule: Rule) -> int | str:
+        """The snapshot that a rule compares with."""
+        words = {PREVIOUS: self._previous, FIRST: self._first}
+        against = self._against_of(rule)
+        against = words.get(against, against) if isinstance(against, str) else against
+        if against is None:  # `check` refuses a rule without one, and `results` leaves out one without a predecessor
+            raise measures.UnknownValue("no snapshot is captured")
+        if rule.against is not None and against not in [row["snapshot_id"] for row in self._snapshots()]:
+            raise measures.NeverKnown(f"snapshot {against} does not exist")
+        return against
+
+    @cached_property
+    def _previous(self) -> int | None:
+        """The captured snapshot before the current one."""
+        older = self._earlier_rows(None)
+        return older[-1]["snapshot_id"] if older else None
+
+    @cached_property
+    def _first(self) -> int | None:
+        """The oldest captured snapshot."""
+        stored = self._stored(None)
+        return stored[0]["snapshot_id"] if stored else None
+
+    @cached_property
+    def _not_earlier(self) -> set[int]:
+        """The current snapshot, and those after it: a table that was rolled back has some."""
+        snapshots = self._snapshots()
+        place = next((place for place, row in enumerate(snapshots) if self._is_now(row)), len(snapshots))
+        return {row["snapshot_id"] for row in snapshots[place:]}

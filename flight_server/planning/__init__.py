@@ -1,0 +1,1 @@
+"""Plans of scans and answers from statistics: which files a query needs, which it does not."""

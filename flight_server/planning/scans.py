@@ -1,0 +1,83 @@
+"""Planned scans, for DoGet and GetFlightInfo: who may, and a capture first where that is asked for. Queries that
+statistics answer by themselves."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from flight_server.core.actions.registry import ACTIONS, Call, action
+from flight_server.core.app import App
+from flight_server.core.auth.principal import ANONYMOUS
+from flight_server.core.wire.scan_request import CURRENT
+from flight_server.planning import answer_request, answers
+from flight_server.planning.plan_request import PlanRequest
+from flight_server.planning.scan_plan import Plan
+from store.model.catalog_entries import TableEntry
+from store.model.errors import UpstreamError
+from store.model.structs import Snapshot, Struct, Text
+
+
+def planned(call: Call, request: PlanRequest, capture: Callable[[bytes], list[Any]]) -> Plan:
+    """Plans a scan with the permissions of its caller.
+
+    Raises:
+        NotFound: UNKNOWN_TABLE, UNKNOWN_SNAPSHOT.
+        PermissionDenied: The caller does not see the table, or may not capture.
+        InvalidArgument: The condition does not suit the table.
+        NotCaptured: The files of the snapshot are not known.
+    """
+    app = call.app
+    table = app.access.table(request.table, call.principal, "stats.read")
+    if request.capture:
+        app.access.require(call.principal, "capture.run")
+        if not app.planner.is_captured(table, request.snapshot):
+            capture(_files_of(table, request.snapshot))
+            table = app.catalog.by_key(table.table_key)
+    plan = app.planner.plan(table, request.node, request.columns, request.snapshot, call.is_cancelled)
+    app.usage.note(table.table_key, plan.columns)
+    return plan
+
+
+class _Query(Struct):
+    sql: Text
+    snapshot: Snapshot = CURRENT
+
+
+@action(_Query, "Counts, minima and maxima of a table that statistics know exactly, or why they do not")
+def answer(call: Call, query: _Query) -> list[Any]:
+    request = answer_request.of_sql(query.sql)
+    app = call.app
+    table = app.access.table(request.table, call.principal, "stats.read")
+    found = answers.answer(app.planner, table, request, query.snapshot, call.is_cancelled)
+    app.usage.note(table.table_key, found.columns)
+    return [
+        {
+            "snapshot_id": found.snapshot_id,
+            "exact": found.results is not None,
+            "results": found.results,
+            "reason": found.reason,
+        }
+    ]
+
+
+def capture_files(app: App, table: TableEntry, snapshot: str | int) -> None:
+    """Captures the files of a table, which metadata lists, for a reader without the scope `capture.run`.
+
+    Args:
+        snapshot: "current" or an id.
+
+    Raises:
+        UpstreamError: They cannot be captured; the message has the reason.
+    """
+    call = Call(app, ANONYMOUS, str(uuid.uuid4()), lambda: app.queue.closing)
+    (outcome,) = ACTIONS["capture"].run(call, _files_of(table, snapshot))
+    if not app.planner.is_captured(app.catalog.by_key(table.table_key), snapshot):
+        raise UpstreamError(f'the files of "{table.full_name}" cannot be listed: {outcome["detail"]}')
+
+
+def _files_of(table: TableEntry, snapshot: str | int) -> bytes:
+    body = {"table": table.full_name, "snapshot": snapshot, "target": {"kind": "TABLE"}, "mode": "SYNC"}
+    return json.dumps({"requests": [body]}).encode()
