@@ -2,9 +2,9 @@
 
 The centre is the median of the last 28 values, along a trend, and by weekday or hour of day, where
 that halves the residuals. The scale is their median absolute deviation. A value is strange if it lies 3.5
-deviations away *and* the change matters in itself; what is strange is not learned, until the third time on the same
-side makes it the new level. Tables that only grow are judged by what they grow by, and those that grow in batches by
-their batches.
+deviations away *and* the change matters in itself. What is strange is not learned, however often it comes, until
+someone calls it expected: the third such value on the same side makes it the new level. Tables that only grow are
+judged by what they grow by, and those that grow in batches by their batches.
 
 A pattern is judged only once it can be known. What is strange but like the value of its weekday or hour before is
 unknown the first time and expected from then on; so are batches until there are enough of them.
@@ -30,7 +30,8 @@ REPLAYED: Final = 56  # newest values that are judged; those before are taken as
 STRANGE: Final = 3.5  # deviations
 CHANGE: Final = 0.1  # of the level: smaller changes do not matter
 FALSE_SHARE: Final = 0.01  # of all alarms of one run that may be false, by Benjamini and Hochberg
-NEW_LEVEL: Final = 3  # strange values on one side that are a new level
+NEW_LEVEL: Final = 3  # expected strange values on one side that are a new level
+_LEAST_GAPS: Final = 3  # pauses over a weekend, or without one, that are compared with each other
 _PER_CLASS: Final = 2  # values of a weekday or hour without which it has no season
 _MOST: Final = 0.85  # of the residuals: a weekend is more than the rest
 _NEVER_FALLS: Final = 0.9  # share of the steps of a series that only grows which do not fall
@@ -107,7 +108,6 @@ class Expectation:
         low, high: Bounds of values that are not strange.
         z: Deviations between the value and the centre, as those of a normal distribution.
         strange: True if the value is outside of the bounds.
-        is_level: True if the value is the one by which a new level is accepted.
         count: Number of values that it was learned from.
         unknown: Why nothing can be expected yet; empty where it can.
     """
@@ -116,7 +116,6 @@ class Expectation:
     high: float
     z: float
     strange: bool
-    is_level: bool = False
     count: int = 0
     unknown: str = ""
 
@@ -142,7 +141,7 @@ def expectations(
     series = _Series.of(values, times, kind)
     found: list[Expectation | None] = [None] * len(values)
     history = list(range(series.start, max(len(values) - REPLAYED, series.start)))
-    away: list[int] = []  # strange values since the last that was not, all on one side
+    away: list[int] = []  # strange values that are expected, since the last that was not strange, all on one side
     was_above = False  # their side
     welcome: list[int] = []  # strange values that someone expects
     for place in range(len(history) + series.start, len(values)):
@@ -159,6 +158,8 @@ def expectations(
                 one = replace(one, strange=False)
             found[place] = one
             if is_away and place >= WARM:
+                if one.strange:
+                    continue  # what fails is not learned
                 above = point > model.centre(place)
                 if above != was_above:
                     away = []
@@ -166,7 +167,6 @@ def expectations(
                 away.append(place)
                 if len(away) < NEW_LEVEL:
                     continue
-                found[place] = replace(one, is_level=True)
                 shift = median(series.points[i] - model.centre(i) for i in away)
                 for i in history:
                     series.points[i] += shift  # the season and the scale stay
@@ -249,7 +249,7 @@ def longest_gap(times: Sequence[datetime], now: datetime) -> timedelta | None:
     weekend = _over_weekend(times[-1], now)
     like = [gap for gap, over in gaps if over == weekend]
     extra = timedelta(0)
-    if len(like) < NEW_LEVEL:
+    if len(like) < _LEAST_GAPS:
         like, extra = [gap for gap, _ in gaps], timedelta(days=2 if weekend else 0)
     return timedelta(seconds=1.5 * float(np.quantile([gap.total_seconds() for gap in like], 0.99))) + extra
 

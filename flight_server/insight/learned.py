@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
-from flight_server.core.views import history
+from flight_server.core.views import history, loads
 from flight_server.core.views.numbers import number
 from flight_server.core.views.reader import Reader, equal, read_table, rows_of
 from flight_server.core.views.table_summary import Row, TableSummary
@@ -42,18 +42,35 @@ def kind_of(measure: str, rows: Sequence[Row]) -> Kind:
     return COUNT if least is None else expectations.share(least)
 
 
-def known_values(measure: str, rows: Sequence[Row]) -> list[tuple[int, float]]:
-    """The values of a measure in stored records, oldest first, each with the place of its record.
+class Known(NamedTuple):
+    """The values that a measure is judged by.
 
-    A sample has another mean, and fewer distinct values, than all rows: records unlike the newest are left out.
+    Attributes:
+        values: Values, oldest first, each with the place of its record.
+        of_loads: True if they are of the rows that each load added.
     """
-    return [
+
+    values: list[tuple[int, float]]
+    of_loads: bool
+
+
+def known_values(measure: str, rows: Sequence[Row]) -> Known:
+    """The values of a measure in stored records.
+
+    Of a table that only grows they are those of each load, which the table dilutes. A sample has another mean, and
+    fewer distinct values, than all rows: records unlike the newest are left out.
+    """
+    of_loads = loads.values(measure, rows) if measure in loads.MEASURES else None
+    if of_loads is not None:
+        return Known(of_loads, of_loads=True)
+    of_table = [
         (place, float(value))
         for place, row in enumerate(rows)
         if measures.is_uncertain(row, measure) == measures.is_uncertain(rows[-1], measure)
         and measures.snapshot_of(row, measure) in (None, row["snapshot_id"])
         and (value := measures.number_in(row, measure)) is not None
     ]
+    return Known(of_table, of_loads=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +80,13 @@ class _Series:
     kind: Kind
     values: list[float]
     rows: list[Row]  # the snapshot of each value, with `committed_at`
+    of_loads: bool = False
 
     @classmethod
     def of(cls, measure: str, column: str | None, rows: Sequence[Row]) -> _Series:
-        known = known_values(measure, rows)
-        return cls(measure, column, kind_of(measure, rows), [one for _, one in known], [rows[i] for i, _ in known])
+        values, of_loads = known_values(measure, rows)
+        kind = kind_of(measure, rows)
+        return cls(measure, column, kind, [one for _, one in values], [rows[i] for i, _ in values], of_loads)
 
     def is_of(self, snapshot_id: int | None) -> bool:
         """True if the newest value is of a snapshot."""
@@ -119,16 +138,15 @@ def results(
             State.of(rule.level, passed=None if found.unknown else not strange),
             series.values[-1],
             current,
-            _told(found, strange),
+            ("of the rows that were added: " if series.of_loads else "") + _told(found),
         )
 
 
-def _told(found: expectations.Expectation, strange: bool) -> str:
+def _told(found: expectations.Expectation) -> str:
     """What a result says of the values that were expected."""
     if found.unknown:
         return f"not judged: {found.unknown}"
-    told = f"expected {number(found.low)} to {number(found.high)}, by {found.count} snapshots"
-    return f"{told}; it is the third in a row, and learned as the new level" if strange and found.is_level else told
+    return f"expected {number(found.low)} to {number(found.high)}, by {found.count} snapshots"
 
 
 def _gap(table: str, snapshots: Sequence[Row], current: int | None, rule: Rule, now: datetime) -> Iterator[Result]:

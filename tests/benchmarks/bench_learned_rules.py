@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from flight_server.insight.expectations import COUNT, NEW_LEVEL, most_are_false, newest, plain, share
+from flight_server.insight.expectations import COUNT, most_are_false, newest, plain, share
 
 pytestmark = pytest.mark.benchmark
 
@@ -71,22 +71,22 @@ def test_faults_are_found_and_alarms_are_true():
     series = [(names[i % len(names)], *made(names[i % len(names)], random)) for i in range(SERIES)]
     times = [START + timedelta(days=day) for day in range(DAYS)]
     counts: dict[str, list[int]] = {name: [0, 0, 0, 0] for name in KINDS}  # found, faults, false, judged
-    told = [0] * SERIES  # alarms of a step
+    told: list[set[int]] = [set() for _ in range(SERIES)]  # days of alarms of a step, which someone calls expected
     for day in range(FROM, DAYS):
         judged = [
             (
                 kind,
                 day in faults,
                 any(0 <= day - step < 7 for step in steps),
-                newest(values[: day + 1], times[: day + 1], KINDS[kind]),
+                newest(values[: day + 1], times[: day + 1], KINDS[kind], welcome),
             )
-            for kind, values, faults, steps in series
+            for (kind, values, faults, steps), welcome in zip(series, told, strict=True)
         ]
         believed = most_are_false([one.probability for *_, one in judged if one is not None])
         for place, (kind, is_fault, is_step, one) in enumerate(judged):
             alarm = one is not None and one.strange and one.probability <= believed
-            if alarm and is_step and not is_fault and told[place] < NEW_LEVEL:
-                told[place] += 1
+            if alarm and is_step and not is_fault:
+                told[place].add(day)
                 continue
             counts[kind][0] += alarm and is_fault
             counts[kind][1] += is_fault

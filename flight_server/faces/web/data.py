@@ -436,18 +436,25 @@ def sql(reader: Reader, statement: str) -> dict[str, Any]:
 # The page of a column.
 
 
-def _expected(rows: Sequence[Row]) -> list[dict[str, list[float]]]:
-    """For each snapshot of a column the bounds between which the history before lets values be, by name."""
-    bounds: list[dict[str, list[float]]] = [{} for _ in rows]
+def _judged(rows: Sequence[Row]) -> list[dict[str, dict[str, Any]]]:
+    """What is known of each snapshot of a column besides its record, by name of the measure.
+
+    Returns:
+        `expected`, the bounds between which the history before lets a value be; and `load`, the value of the rows that
+        were added, which these bounds are about where there is one.
+    """
+    found: list[dict[str, dict[str, Any]]] = [{"expected": {}, "load": {}} for _ in rows]
     for name, measure in (("row_count", "row_count"), ("null_share", "null_fraction"), ("mean", "mean")):
         known = learned.known_values(measure, rows)
-        judged = expectations.expectations(
-            [value for _, value in known], [rows[i]["committed_at"] for i, _ in known], learned.kind_of(measure, rows)
-        )
-        for (i, _), band in zip(known, judged, strict=True):
+        values = [value for _, value in known.values]
+        times = [rows[i]["committed_at"] for i, _ in known.values]
+        judged = expectations.expectations(values, times, learned.kind_of(measure, rows))
+        for (i, value), band in zip(known.values, judged, strict=True):
             if band is not None:
-                bounds[i][name] = [band.low, band.high]
-    return bounds
+                found[i]["expected"][name] = [band.low, band.high]
+            if known.of_loads:
+                found[i]["load"][name] = value
+    return found
 
 
 def column(reader: Reader, name: str, column_name: str, then: int | None = None) -> dict[str, Any]:
@@ -492,8 +499,8 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
         "statistics": _column(now, summary) | {"histogram": bars_of(summary, now, 40)},
         "comment": comment,
         "history": [
-            {key: row.get(key) for key in names} | {"null_share": null_share(row), "expected": expected}
-            for row, expected in zip(rows[-POINTS:], _expected(rows)[-POINTS:], strict=True)
+            {key: row.get(key) for key in names} | {"null_share": null_share(row)} | judged
+            for row, judged in zip(rows[-POINTS:], _judged(rows)[-POINTS:], strict=True)
         ],
         "then": before,
     }

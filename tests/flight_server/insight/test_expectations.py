@@ -73,15 +73,20 @@ def test_trends_are_followed():
     assert judged([*values[:-1], values[-1] - 6], plain(5.0)).strange
 
 
-def test_third_value_in_a_row_is_the_new_level():
-    values = noisy(30) + noisy(6, 3000.0, seed=2)
-    found = expectations.expectations(values, days(36), COUNT)
-    assert [one.strange for one in found[30:]] == [True, True, True, False, False, False]
-    assert [one.is_level for one in found[30:]] == [False, False, True, False, False, False]
-    there_and_back = noisy(30) + noisy(1, 3000.0) + noisy(3, seed=3)
-    assert [one.strange for one in expectations.expectations(there_and_back, days(34), COUNT)[30:]] == [True] + [
-        False
-    ] * 3
+def test_what_is_strange_is_not_learned_however_often_it_comes():
+    values = noisy(30) + noisy(20, 3000.0, seed=2)
+    found = expectations.expectations(values, days(50), COUNT)
+    assert all(one.strange for one in found[30:])
+    there_and_back = noisy(30) + noisy(6, 3000.0) + noisy(3, seed=3)
+    back = expectations.expectations(there_and_back, days(39), COUNT)[30:]
+    assert [one.strange for one in back] == [True] * 6 + [False] * 3
+
+
+def test_third_expected_value_on_one_side_is_the_new_level():
+    values = [*noisy(30), *noisy(6, 3000.0, seed=2), *noisy(2, seed=3)]
+    found = expectations.expectations(values, days(38), COUNT, expected={30})
+    assert [one.strange for one in found[30:]] == [False] * 6 + [True] * 2
+    assert [one.low < 3000 < one.high for one in found[30:36]] == [False] * 3 + [True] * 3
 
 
 def test_value_called_expected_is_not_strange_nor_are_others_like_it():

@@ -9,6 +9,7 @@ import pytest
 
 from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.core.reads.local_reader import LocalReader
+from flight_server.core.views import loads
 from flight_server.faces.web import data
 from flight_server.insight import rules
 from flight_server.insight.evaluate import check
@@ -114,7 +115,8 @@ def test_each_measure_is_judged_by_its_history(app):
 def test_result_says_what_was_expected(app):
     reader = LocalReader(app.scanner, ANONYMOUS)
     (mean,) = [one for one in check(reader, NAME, LEARNED, now=NOW) if one.measure == "mean"]
-    assert mean.rule == "learned mean" and mean.detail.startswith("expected 4") and "by 12 snapshots" in mean.detail
+    assert mean.rule == "learned mean" and "by 11 snapshots" in mean.detail
+    assert mean.detail.startswith("of the rows that were added: expected 35") and mean.value > 200
 
 
 def test_missing_commit_is_noticed_by_time_alone(app):
@@ -159,6 +161,31 @@ def test_samples_are_judged_by_samples_and_all_rows_by_all_rows(of_sample):
         history = data.column(LocalReader(app.scanner, ANONYMOUS), NAME, "x")["history"]
         low, high = history[-1]["expected"]["mean"]
         assert low < history[-1]["mean"] < high and high - low < 20 and "mean" not in history[-2]["expected"]
+
+
+def test_loads_of_a_table_that_only_grows_are_judged_without_it():
+    """Four loads with 90 % nulls are 2 % more of the table's each; none of them is learned."""
+    rows = nulls = 0
+    told = []
+    with app_in() as app:
+        for i in range(1, 35):
+            bad = i > 30
+            rows, nulls = rows + 100, nulls + (90 if bad else 2 + i % 3)
+            at = {"snapshot_id": i, "row_count": rows, "null_count": nulls, "column_id": 1, "column_name": "x"}
+            put(app, [KEY | at | {"logical_type": "STRING"}])
+            if i >= 30:
+                (one,) = check(LocalReader(app.scanner, ANONYMOUS), NAME, LEARNED, now=NOW)
+                told.append((one.measure, one.state, round(one.value, 6)))
+        history = data.column(LocalReader(app.scanner, ANONYMOUS), NAME, "x")["history"]
+    assert told == [("null_fraction", PASSED, 0.02)] + [("null_fraction", FAILED, 0.9)] * 4
+    assert history[-1]["load"] == {"null_share": 0.9} and history[-1]["null_share"] < 0.2 and not history[0]["load"]
+
+
+def test_tables_that_lose_rows_are_judged_as_a_whole():
+    counted = [{"row_count": 100 * i, "null_count": i, "mean": 1.0, "snapshot_id": i} for i in (1, 2, 3, 2)]
+    assert loads.values("null_fraction", counted) is None
+    assert loads.values("null_fraction", counted[:1] * 3) is None  # nothing was added
+    assert loads.values("null_fraction", counted[:3]) == [(1, 0.01), (2, 0.01)]
 
 
 def test_learned_rules_are_silent_while_little_is_known():
