@@ -53,6 +53,8 @@ COMMANDS = {
     "config": Entry(RUN, "settings:config", "Print the effective settings and where each comes from.", True),
     "backup": Entry(RUN, "keeping:backup", "Copy the database to a file while the server serves."),
     "upgrade": Entry(RUN, "keeping:upgrade", "Bring a database of an older release to the layout of this one."),
+    "export": Entry(RUN, "transferring:export", "Write all statistics as Parquet, of a server or a database."),
+    "import": Entry(RUN, "transferring:import_", "Store what `export` has written in an empty server."),
     "replicas": Entry(RUN, "keeping:replicas", "List what can be restored of a replica."),
     "restore": Entry(RUN, "keeping:restore", "Make a database of a replica, as of now or of a time.", True),
     "connect": Entry(LAKE, "lakes:connect_lake", "Connect a lake and list its tables."),

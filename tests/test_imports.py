@@ -58,6 +58,7 @@ ROOMS = {
         "stores": {"model", "plugins"},
         "invariants": HISTORY | {"queue"},
         "staged_listings": HISTORY | {"catalog"},
+        "transfer": HISTORY | {"catalog"},
         "stats_store": HISTORY | {"catalog", "staged_listings", "stores"},
         "write_through": HISTORY | {"catalog", "stats_store", "stores"},
     },

@@ -23,6 +23,7 @@ from flight_server.core.control.job_queue import JobQueue
 from flight_server.core.control.lakes import Lakes
 from flight_server.core.control.publishing import Publishing
 from flight_server.core.control.watch import Watch
+from flight_server.core.reads.computed import MaySee
 from flight_server.core.reads.computed import register as register_computed
 from flight_server.core.reads.prewarm import Prewarmer
 from flight_server.core.reads.records import RecordFinder
@@ -31,6 +32,8 @@ from flight_server.core.reads.slice_cache import SliceCache
 from flight_server.core.reads.streams import Streams
 from flight_server.core.reads.usage import Usage
 from flight_server.core.reloading import Reloaded
+from flight_server.core.transfer.exporting import Exports
+from flight_server.core.transfer.importing import Imports
 from flight_server.insight import checking, references
 from flight_server.insight.alarms import Alarms
 from flight_server.insight.checking import Checking
@@ -149,15 +152,18 @@ class App:
         if path is not None:
             self._background.append(Background("checks", self.checking.run, lambda: checking.STEP_SECONDS))
         self.commit.on_committed = self._captured
+        may_see: MaySee = lambda rule, table, sees: references.may_see(  # noqa: E731
+            rule, table, lambda name: self.catalog.find(name) is not None, sees
+        )
+        self.exports = Exports(self.database, self.catalog, self.access, settings.stream_stall_seconds, may_see=may_see)
+        self.imports = Imports(self.database, self.catalog, self.access)
         register_computed(
             self.scanner.queries,
             engines=self._engines,
             functions=functions,
             live_jobs=self.queue.rows,
             replication=lambda: self.role.row(),
-            may_see=lambda rule, table, sees: references.may_see(
-                rule, table, lambda name: self.catalog.find(name) is not None, sees
-            ),
+            may_see=may_see,
         )
 
     def start(self) -> None:

@@ -25,6 +25,7 @@ from flight_server.core.auth.handshake import Greeting, NoHandshake, greet
 from flight_server.core.auth.principal import ANONYMOUS, Principal
 from flight_server.core.auth.tokens import Authenticator, Guard
 from flight_server.core.reads.streams import Stream
+from flight_server.core.transfer import pieces
 from flight_server.core.wire import flight_sql, lag, scan_request, status, tickets
 from flight_server.core.writes import ingest
 from flight_server.planning import plan_request, scan_plan, scans
@@ -266,6 +267,8 @@ class StatflightServer(flight.FlightServerBase):
         if (scan := plan_request.find(ticket, call.get("x-query-id"))) is not None:
             plan = self._planned(call, caller, scan)
             return "scan", plan.files.schema, self.app.streams.admit(plan.files)
+        if pieces.is_export(ticket):
+            return "export", pieces.SCHEMA, self.app.exports.start(caller, call.is_cancelled)
         request = tickets.of_ticket(ticket, call.get("x-query-id"))
         self.app.role.check_lag(request.max_lag_ms)
         answer = self.app.scanner.read(request, caller, call.is_cancelled)
@@ -309,6 +312,10 @@ class StatflightServer(flight.FlightServerBase):
         reader: flight.MetadataRecordBatchReader,
     ) -> dict[str, Any]:
         """Stores the rows of a put or adds them to a draft; returns the answer."""
+        if pieces.is_import(descriptor.command):
+            answer = self.app.imports.run(caller, reader, call.is_cancelled)
+            audit_log.write("DoPut", caller.name, call.correlation_id, flight="import", **answer)
+            return answer
         request = ingest.parse_put(descriptor)
         if request.draft is None:
             self.app.access.require(caller, "stats.write")

@@ -67,6 +67,11 @@ class Catalog(Publications, SnapshotRegistry):
 
     def reload(self, connection: Connection) -> None:
         """Reads all entries from the database, at start-up and after a rollback."""
+        self.read_entries(connection)
+        self._publish()
+
+    def read_entries(self, connection: Connection) -> None:
+        """Reads all entries from the database; readers see them with the next commit."""
         rows = connection.execute(
             "SELECT table_key, table_catalog, table_schema, table_name, table_id, format, location,"
             " current_snapshot_id, dropped, last_error, capture_error, max_snapshots_behind FROM tables"
@@ -81,7 +86,7 @@ class Catalog(Publications, SnapshotRegistry):
         self.description_digests.clear()
         self.state_digests.clear()
         self.forget_places()
-        self._publish()
+        self._has_connector_changed = True
 
     def _publish(self) -> None:
         """Makes committed entries visible to readers, after the rows of their snapshots are visible."""

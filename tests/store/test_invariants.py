@@ -14,10 +14,9 @@ from store.duckdb.database import Database
 from store.duckdb.layout import insert_rows
 from store.invariants import check_file, checks, violations
 from store.model.errors import InvalidArgument
-from store.model.schemas import THETA
 from store.stats_store import DuckDBStatsStore
-from tests.store.contract import put, rows
 from tests.store.empty_store import empty_database, empty_store
+from tests.store.every_kind import put_every_kind
 from tests.store.history.test_spans import HISTORIES, apply
 
 
@@ -52,39 +51,7 @@ def whole(tmp_path_factory):
     path = empty_store(tmp_path_factory.mktemp("whole") / "s.duckdb")
     database = Database(path)
     store = DuckDBStatsStore(database, Catalog(database))
-    numbers = {"row_count": 9, "null_count": 0, "schema_hash": "x", "completeness": "COMPLETE"}
-    given = {
-        "stats.tables": {},
-        "stats.columns": {"column_id": 1},
-        "stats.expressions": {"engine_kind": "spark", "engine_expression_key": b"e"},
-        "stats.column_groups": {"column_ids": [1, 2]},
-    }
-    for flight, target in given.items():
-        for snapshot, ndv in ((1, 4.0), (2, None), (3, None)):
-            row = numbers | target | ({} if flight == "stats.tables" or ndv is None else {"ndv": ndv})
-            row = {name: value for name, value in row.items() if flight != "stats.tables" or name != "null_count"}
-            put(store, flight, rows(flight, row, snapshot=snapshot))
-    for snapshot, paths in ((1, "ab"), (2, "bc"), (3, "bc")):
-        files = [{"file_path": path, "row_count": 1, "schema_hash": "x"} for path in paths]
-        put(store, "stats.files", rows("stats.files", *files, snapshot=snapshot), "replace_snapshot")
-        columns = [file | {"column_id": 1} for file in files]
-        put(store, "stats.file_columns", rows("stats.file_columns", *columns, snapshot=snapshot), "replace_snapshot")
-        sketched = [
-            {
-                "target_kind": "FILE",
-                "file_path": path,
-                "column_id": 1,
-                "role": "NDV",
-                "sketch_type": THETA,
-                "data": b"x",
-            }
-            for path in paths
-        ]
-        put(store, "stats.sketches", rows("stats.sketches", *sketched, snapshot=snapshot))
-    sketch = {"target_kind": "COLUMN", "column_id": 1, "role": "NDV", "sketch_type": THETA, "data": b"x"}
-    for snapshot in (1, 2, 3):
-        put(store, "stats.sketches", rows("stats.sketches", sketch, snapshot=snapshot))
-    put(store, "stats.columns", rows("stats.columns", {"column_name": "n"}, name=("c", "s", "u")), key="once")
+    put_every_kind(store)
     key = store.catalog.get("c.s.t").table_key
     database.write(
         lambda connection: insert_rows(connection, "jobs (job_id, state, table_key)", [["j", "QUEUED", key]])

@@ -13,11 +13,13 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flight_server.core.auth.principal import Principal
 from flight_server.core.reads.catalog_sources import SOURCES
 from flight_server.core.reads.query import Queries
 from flight_server.core.reads.scope import FlightSource, ReadScope
 from flight_server.core.reads.stats_sources import stats_source
 from flight_server.insight.relationships import Relationships
+from store.catalog.catalog import Catalog
 from store.duckdb.arrow_sql import query
 from store.duckdb.database import Database
 from store.duckdb.layout import STORED
@@ -82,23 +84,28 @@ def _checks(queries: Queries, scope: ReadScope, may_see: MaySee) -> FlightSource
     source = SOURCES["sys.checks"](scope)
     if scope.caller is None:
         return source
-    keys = [] if scope.keys is None else list(scope.keys)
-    rules = queries.database.rows(
+    shown = shown_rules(queries.database, queries.catalog, scope.keys or (), scope.caller, may_see)
+    is_shown = "EXISTS (FROM shown_rules r WHERE r.table_key = s.table_key AND r.rule = s.rule)"
+    return replace(source, where=f"s.measure NOT IN {OF_OTHERS} OR {is_shown}", arrow={"shown_rules": shown})
+
+
+def shown_rules(
+    database: Database, catalog: Catalog, keys: Sequence[int], caller: Principal, may_see: MaySee
+) -> pa.Table:
+    """The rules (`table_key`, `rule`) of measures in OF_OTHERS whose results a caller may see.
+
+    Args:
+        keys: Keys of the tables.
+    """
+    rules = database.rows(
         "SELECT DISTINCT table_key, rule FROM checks WHERE list_contains(?::VARCHAR[], measure)"
         " AND table_key IN (SELECT unnest(?::BIGINT[]))",
         list(OF_OTHERS),
-        keys,
+        list(keys),
     )
-    sees = scope.caller.sees
-    seen = [(key, rule) for key, rule in rules if may_see(rule, queries.catalog.by_key(key).full_name, sees)]
-    shown = pa.table(
-        {
-            "table_key": pa.array([key for key, _ in seen], pa.int64()),
-            "rule": pa.array([rule for _, rule in seen], pa.string()),
-        }
-    )
-    is_shown = "EXISTS (FROM shown_rules r WHERE r.table_key = s.table_key AND r.rule = s.rule)"
-    return replace(source, where=f"s.measure NOT IN {OF_OTHERS} OR {is_shown}", arrow={"shown_rules": shown})
+    seen = [(key, rule) for key, rule in rules if may_see(rule, catalog.by_key(key).full_name, caller.sees)]
+    columns = {"table_key": [key for key, _ in seen], "rule": [rule for _, rule in seen]}
+    return pa.table(columns, pa.schema([("table_key", pa.int64()), ("rule", pa.string())]))
 
 
 def _connectors(queries: Queries, scope: ReadScope) -> FlightSource:
@@ -106,10 +113,15 @@ def _connectors(queries: Queries, scope: ReadScope) -> FlightSource:
     source = SOURCES["sys.connectors"](scope)
     if scope.caller is None:
         return source
-    catalogs = [name for (name,) in queries.database.rows("SELECT DISTINCT catalog FROM connectors")]
-    whole = pa.table({"catalog": pa.array(filter(scope.caller.sees_catalog, catalogs), pa.string())})
+    whole = pa.table({"catalog": pa.array(whole_lakes(queries.database, scope.caller), pa.string())})
     options = f"CASE WHEN s.catalog IN (SELECT catalog FROM whole_lakes) THEN {source.columns['options']} END"
     return replace(source, columns={**source.columns, "options": options}, arrow={"whole_lakes": whole})
+
+
+def whole_lakes(database: Database, caller: Principal) -> list[str]:
+    """The catalogs with a connector of which a caller sees all tables."""
+    catalogs = [name for (name,) in database.rows("SELECT DISTINCT catalog FROM connectors")]
+    return list(filter(caller.sees_catalog, catalogs))
 
 
 def _jobs(scope: ReadScope, live: Callable[[], Rows]) -> FlightSource:

@@ -22,6 +22,11 @@ EXAMPLES: Final = {
     ),
     "config": ("statflight config", "statflight config --config /etc/statflight.toml --json"),
     "backup": ("statflight backup /backups/stats.duckdb",),
+    "export": (
+        "statflight export ./stats --server grpc://stats:8815",
+        "statflight export ./stats --db old.duckdb",
+    ),
+    "import": ("statflight import ./stats --server grpc://127.0.0.1:8815",),
     "replicas": ("statflight replicas s3://bucket/stats",),
     "upgrade": ("statflight upgrade --db stats.duckdb --dry-run", "statflight upgrade --db stats.duckdb"),
     "restore": ("statflight restore s3://bucket/stats new.duckdb --at 2026-11-23T12:00:00Z",),

@@ -1,0 +1,1 @@
+"""Export and import over Flight: the files of an export in pieces."""

@@ -1,0 +1,1 @@
+"""Export of a database as Parquet files, and import into an empty one."""
