@@ -7,7 +7,8 @@ A policy is a string: `on`, `off`, `metadata` (the table's own statistics, no sc
 Table statistics come from metadata and are cheap: every new snapshot is captured at once, and after a failure again
 once `min_interval` has passed. Columns are scanned when enough rows changed, the schema changed, or statistics are
 older than `max_age` or behind by more than `max_snapshots_behind` snapshots; never when they are fresh, and at most
-once per `min_interval`, except that a new snapshot in which half of the rows changed does not wait.
+once per `min_interval`, except that a new snapshot in which half of the rows changed does not wait. Columns that a rule
+judges are read of each new snapshot at once, however little changed, since a load is to be judged when it comes.
 """
 
 from __future__ import annotations
@@ -154,6 +155,7 @@ class TableState:
     changed_share: float | None = None  # share of rows in files added or removed since then; None: unknown
     least_changed_share: float = 0.0  # the same by row counts alone: rows that were replaced are not seen
     used: Mapping[int, int] = field(default_factory=dict)  # column id → reads
+    ruled: frozenset[int] = frozenset()  # ids of the columns that a rule of the server's checks is about
     tried_at: datetime | None = None
     tried_snapshot_id: int | None = None
     busy: bool = False  # the table has an active job
@@ -175,6 +177,7 @@ class Because(StrEnum):
     LITTLE = "little changed"
     METADATA = "the policy is about metadata alone"
     UNUSED = "the table is wide and no reader requests its columns"
+    RULE = "a rule judges the columns"
     ASKED = "readers request columns that are not captured"
     UNKNOWN = "not known how much changed, and not old yet"
 
@@ -212,6 +215,10 @@ def columns_verdict(rules: Rules, state: TableState, now: datetime) -> Verdict:
     last attempt is that of a scan."""
     if state.snapshot_id is None:
         return Verdict(False, Because.NO_SNAPSHOT, ())
+    if needed := tuple(sorted(state.ruled - state.captured_columns)):
+        at_once = state if state.tried_snapshot_id == state.snapshot_id else replace(state, tried_at=None)
+        if _blocked(rules, at_once, now, ()) is None:
+            return Verdict(True, Because.RULE, needed)
     if rules.columns == "none":
         return Verdict(False, Because.METADATA, ())
     wide = rules.columns == "used" and len(state.columns) > rules.wide

@@ -145,6 +145,7 @@ class App:
             self.database, self.catalog, self.scanner, rules, self.alarms, settings.check_late_seconds
         )
         self.checking.unique = self._is_unique
+        self.auto.is_ruled = self.checking.judges
         self._background = [
             Background("watch", self.watch.step, self.watch.seconds_left),
             Background("republish", self.publishing.republish, lambda: publishing.STEP_SECONDS),

@@ -70,6 +70,7 @@ class Checking:
         self._late_seconds = late_seconds
         self._captured: dict[int, float] = {}  # table key → when it was last captured, or is to be looked at again
         self._waiting: dict[int, _Wait] = {}  # by table key
+        self._pending: dict[int, list[Result]] = {}  # results that wait, by table key
         self._referring: set[int] = set()  # tables with values that a referenced table lacks, by key
         self._timely: dict[int, float] = {}  # by table key: when rules about the time are due
         self._lock = threading.Lock()
@@ -80,6 +81,10 @@ class Checking:
         if self._file.value.rules:
             with self._lock:
                 self._captured[table.table_key] = self._clock()
+
+    def judges(self, table: str, column: str) -> bool:
+        """True if a rule about a table, by its full name, needs statistics of a column."""
+        return any(rule.is_about(table) and rule.judges(column) for rule in self._file.value.rules)
 
     def run(self) -> int:
         """Checks the tables whose captures have ended; returns how many. Called periodically."""
@@ -119,6 +124,7 @@ class Checking:
             return (self._check_time if only_timely else self._check)(reader, table)
         except (NotFound, pa.ArrowKeyError):  # it was dropped since
             self._waiting.pop(table.table_key, None)
+            self._pending.pop(table.table_key, None)
             self._timely.pop(table.table_key, None)
             self._referring.discard(table.table_key)
         except StatflightError as error:
@@ -144,16 +150,18 @@ class Checking:
         if all(old.state == found.get((old.rule, old.column), old).state for old in before):
             return []
         self.results[table.full_name] = [found.get((old.rule, old.column), old) for old in before]
-        return self.results[table.full_name]
+        return self._with_waiting(table)
 
     def _check(self, reader: ReadAhead, table: TableEntry) -> list[Result]:
         found = check(reader, table.full_name, self._file.value.rules, grammar.PREVIOUS)
         results = [result for result in found if not result.pending]
         pending = [result for result in found if result.pending]
+        self._pending.pop(table.table_key, None)
         if self._waits_no_longer(table, bool(pending)):
             results += map(_late, pending)
             self.results[table.full_name] = results
-        else:  # what was known before still stands
+        else:  # what was known before still stands, for those who count failures
+            self._pending[table.table_key] = [_waiting(result, table.current_snapshot_id) for result in pending]
             names = {result.rule for result in pending}
             known = {(result.rule, result.column) for result in results}
             kept = [old for old in self.results.get(table.full_name, ()) if old.rule in names]
@@ -164,7 +172,13 @@ class Checking:
         (self._referring.add if lacking else self._referring.discard)(table.table_key)
         if any(result.measure in learned.TIMELY for result in results):
             self._timely[table.table_key] = self._clock() + TIMELY_SECONDS
-        return results
+        return [*results, *self._pending.get(table.table_key, ())]
+
+    def _with_waiting(self, table: TableEntry) -> list[Result]:
+        """The known results of a table, with those that wait in place of the ones before."""
+        waiting = self._pending.get(table.table_key, [])
+        rules = {(result.rule, result.column) for result in waiting}
+        return [*(one for one in self.results[table.full_name] if (one.rule, one.column) not in rules), *waiting]
 
     def _store_results(self, reader: ReadAhead, found: Sequence[tuple[TableEntry, Sequence[Result]]]) -> None:
         at, given, tables = datetime.now(UTC), [], []
@@ -216,6 +230,11 @@ class _Wait:
     snapshot_id: int | None
     until: float  # seconds of the clock
     over: bool = False
+
+
+def _waiting(result: Result, snapshot_id: int | None) -> Result:
+    """The result of a rule whose columns are not captured at the current snapshot yet."""
+    return replace(result, state=State.WAITING, value=None, detail=f"waits for snapshot {snapshot_id}")
 
 
 def _late(result: Result) -> Result:

@@ -7,10 +7,12 @@ from enum import StrEnum
 from typing import Any
 
 from flight_server.insight.rules import Level
+from store.model.schemas import WAITING
 
 
 class State(StrEnum):
-    """Results of a rule; a rule of level warn does not fail. Only the server, which waits, calls a rule late.
+    """Results of a rule; a rule of level warn does not fail. Only the server, which waits, calls a rule waiting, and in
+    the end late.
 
     A rule passes if it holds for every value that is possible by what is known, fails if for none, and else is UNKNOWN.
     """
@@ -19,6 +21,7 @@ class State(StrEnum):
     UNKNOWN = "UNKNOWN"
     WARNED = "WARNED"
     FAILED = "FAILED"
+    WAITING = WAITING
     LATE = "LATE"
 
     @classmethod
@@ -60,7 +63,7 @@ class Result:
 
     def fails(self, *, strict: bool) -> bool:
         """True if a check with this result fails; with `strict` what is unknown fails too, but of no warning."""
-        is_unknown = self.state in (State.UNKNOWN, State.LATE) and self.level is Level.FAIL
+        is_unknown = self.state in (State.UNKNOWN, State.WAITING, State.LATE) and self.level is Level.FAIL
         return self.state is State.FAILED or (strict and is_unknown)
 
     def to_json(self) -> dict[str, Any]:

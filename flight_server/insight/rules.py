@@ -131,6 +131,14 @@ class Rule:
         named = {self.measure, *(limit.other[0] for limit in self.condition.limits if limit.other)}
         return not named.isdisjoint(("ndv", "distinct_fraction"))
 
+    def judges(self, column: str) -> bool:
+        """True if the rule needs statistics of a column; of a learned one these are the columns it names, if any."""
+        others = {limit.other[1] for limit in self.condition.limits if limit.other}
+        if column in others:
+            return True
+        is_of_any = not self.columns and self.measure == LEARNED
+        return not self.is_of_table and not is_of_any and self.takes(column)
+
     def about_added(self, text: str) -> Rule:
         """This rule about the rows that were added.
 

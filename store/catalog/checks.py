@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.database import Connection, Database, insert_rows
-from store.model.schemas import EXPECTED
+from store.model.schemas import EXPECTED, WAITING
 
 SNAPSHOTS_KEPT: Final = 200  # per table; results of older snapshots are deleted
 
@@ -51,7 +51,7 @@ class CheckStore:
         """Stores the results of tables, each at a snapshot; replaces earlier ones of that snapshot.
 
         Returns:
-            For each table the rules whose state differs from their previous result.
+            For each table the rules whose state differs from their previous result; none that begins to wait.
         """
         return self._database.write(lambda connection: _put(connection, results, at)) if results else []
 
@@ -73,7 +73,8 @@ def _put(connection: Connection, results: Sequence[Results], at: datetime) -> li
         for *rule, state, changed_at in execute(
             connection,
             "SELECT table_key, column_name, rule, arg_max(state, checked_at),"
-            f" arg_max(changed_at, checked_at) FROM checks WHERE {of_these} AND state <> '{EXPECTED}' GROUP BY ALL",
+            " arg_max(changed_at, checked_at) FROM checks"
+            f" WHERE {of_these} AND state NOT IN ('{EXPECTED}', '{WAITING}') GROUP BY ALL",
             moved=moved,
         )
     }
@@ -83,7 +84,9 @@ def _put(connection: Connection, results: Sequence[Results], at: datetime) -> li
         changes.append([])
         for row in rows:
             state, changed_at = before.get((key, row.column_name, row.rule), (None, None))
-            if state != row.state:
+            if row.state == WAITING:
+                changed_at = at
+            elif state != row.state:
                 changes[-1].append(StateChange(state, row))
                 changed_at = at
             stored.append(
@@ -105,7 +108,7 @@ def _put(connection: Connection, results: Sequence[Results], at: datetime) -> li
     execute(
         connection,
         "DELETE FROM checks USING {replaced} r WHERE checks.table_key = r.key"
-        f" AND checks.snapshot_id = r.snapshot_id AND state <> '{EXPECTED}'",
+        f" AND (checks.snapshot_id = r.snapshot_id AND state <> '{EXPECTED}' OR state = '{WAITING}')",
         replaced=replaced,
     )
     insert_rows(connection, "checks", stored)

@@ -75,6 +75,7 @@ FILE_NAMES: Final = "schema.name-mapping.default"
 THETA: Final = "apache-datasketches-theta-v1"
 KLL: Final = "apache-datasketches-kll-doubles-v1"
 EXPECTED: Final = "EXPECTED"  # state in sys.checks of a value that someone has called expected; no check replaces it
+WAITING: Final = "WAITING"  # state in sys.checks of a rule that waits for what it is about
 OF_OTHERS: Final = ("containment", "select")  # measures in sys.checks whose values may come from other tables
 FREQUENT_ITEMS: Final = "apache-datasketches-frequent-items-utf8-v1"
 

@@ -28,6 +28,17 @@ NEVER = replace(
 )
 
 
+def test_columns_of_rules_are_read_of_each_snapshot_at_once():
+    """However little changed, and whatever was tried of another snapshot a moment ago; again after the interval."""
+    ruled = replace(BEHIND, ruled=frozenset({2}), tried_at=NOW, tried_snapshot_id=6)
+    assert columns_verdict(RULES, ruled, NOW) == Verdict(True, Because.RULE, (2,))
+    assert columns_verdict(parse("metadata").rules("s", "t"), ruled, NOW) == Verdict(True, Because.RULE, (2,))
+    assert not columns_verdict(RULES, replace(ruled, tried_snapshot_id=7), NOW).capture
+    assert columns_verdict(RULES, replace(ruled, tried_snapshot_id=7), NOW + RULES.min_interval).columns == (2,)
+    assert not columns_verdict(RULES, replace(ruled, busy=True), NOW).capture
+    assert columns_verdict(RULES, replace(ruled, captured_columns=frozenset({2})), NOW).because is not Because.RULE
+
+
 # Parsing.
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -44,7 +44,12 @@ class AutoAnalyze:
 
     Args:
         every_seconds: Seconds between two inspections of lakes with a policy.
+
+    Attributes:
+        is_ruled: True for the full name of a table and a column of it that a rule judges; the server's checks set it.
     """
+
+    is_ruled: Callable[[str, str], bool] | None = None
 
     def __init__(
         self,
@@ -94,7 +99,7 @@ class AutoAnalyze:
                 and (rules := chosen.rules(table.table_schema, table.table_name)) is not None
             ]
             used = self._usage.of([table.table_key for table, _ in ruled])
-            found = states(self._database, [table for table, _ in ruled], used)
+            found = states(self._database, [table for table, _ in ruled], used, self.is_ruled)
             decided = [self._decide(table, found[table.table_key], rules, now) for table, rules in ruled]
             self._record(decided)
             return self._queue(decided, now)

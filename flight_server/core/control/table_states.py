@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -76,13 +76,18 @@ WHERE p.before <> p.snapshot_id GROUP BY 1
 
 
 def states(
-    database: Database, tables: Sequence[TableEntry], used: Mapping[int, Mapping[str, int]]
+    database: Database,
+    tables: Sequence[TableEntry],
+    used: Mapping[int, Mapping[str, int]],
+    is_ruled: Callable[[str, str], bool] | None = None,
 ) -> dict[int, TableState]:
     """The state of each table, by its key.
 
     Args:
         used: Table key → column name → reads.
+        is_ruled: True for the full name of a table and a column of it that a rule is about; None without rules.
     """
+    full_names = {table.table_key: table.full_name for table in tables}
     found = {table.table_key: TableState(None, None, ()) for table in tables}
     current = {t.table_key: i for t in tables if (i := t.current_snapshot_id) is not None}
     if not current:
@@ -98,6 +103,7 @@ def states(
         key = capture.table_key
         leaves = {column[0] for column in schemas.get(key, ()) if column[1] not in CONTAINERS}
         names = {name: i for name, i in ids_by_name(ids.get(key, ())).items() if name in leaves}
+        ruled = [] if is_ruled is None else [i for name, i in names.items() if is_ruled(full_names[key], name)]
         found[key] = TableState(
             current[key],
             capture.schema_hash,
@@ -110,6 +116,7 @@ def states(
             snapshots_behind=capture.behind,
             changed_share=changes.share.get(key),
             least_changed_share=changes.least.get(key, 0.0),
+            ruled=frozenset(ruled),
             used={names[name]: reads for name, reads in used.get(key, {}).items() if name in names},
             busy=key in busy,
         )

@@ -22,7 +22,7 @@ class ResultFormat(StrEnum):
 
 def write_table(results: Sequence[Result]) -> None:
     """Writes a line for each result, misses first."""
-    order = {State.FAILED: 0, State.WARNED: 1, State.LATE: 2, State.UNKNOWN: 3, State.PASSED: 4}
+    order = {State.FAILED: 0, State.WARNED: 1, State.LATE: 2, State.UNKNOWN: 3, State.WAITING: 4, State.PASSED: 5}
     rows = [
         [
             result.state.lower(),

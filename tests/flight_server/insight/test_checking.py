@@ -203,18 +203,50 @@ def loads(setup):
     return load, captured, passed
 
 
-def test_rules_wait_for_columns_that_land_after_metadata(setup, loads):
+def checks_of(app):
+    return LocalReader(app.scanner, ANONYMOUS).read("sys.checks").to_pylist()
+
+
+def test_waiting_is_no_news_and_what_was_before_is_compared_with(setup, loads):
     _, _, notifications, _ = setup
+    load, captured, _ = loads
+    for snapshot, distinct in ((1, 50.0), (2, 100.0), (3, 300.0)):
+        load(snapshot)
+        captured(snapshot, 100 * snapshot)
+        captured(snapshot, 100 * snapshot, distinct)
+    told = [(one["rule"], one["before"], one["after"]) for each in notifications for one in each["changes"]]
+    assert {one[1:] for one in told} == {(None, "FAILED"), ("FAILED", "PASSED")}
+    assert len(told) == len(set(told))
+
+
+def test_columns_that_a_rule_judges_are_told(setup):
+    app, path, _, snapshot = setup
+    path.write_text(
+        '[[rule]]\nexpect = "learned"\n[[rule]]\nexpect = "a: mean < 5"\n[[rule]]\nexpect = "row_count > 5"\n'
+        '[[rule]]\ntable = "lake.s.t"\ncolumns = ["b*"]\nexpect = "min >= max of c"\n'
+    )
+    snapshot(1, 0)
+    judges = app.checking.judges
+    assert [name for name in ("a", "b1", "c", "d") if judges("lake.s.t", name)] == ["a", "b1", "c"]
+    assert judges("lake.s.other", "a") and not judges("lake.s.other", "b1")
+
+
+def test_rules_wait_for_columns_that_land_after_metadata(setup, loads):
+    app, _, notifications, _ = setup
     load, captured, passed = loads
     load(1)
-    assert captured(1, 100) == {"row_count": "PASSED"}
-    assert passed(LATE_SECONDS / 2) == {"row_count": "PASSED"}
+    waiting = {"row_count": "PASSED", "ndv": "WAITING", "distinct_fraction": "WAITING"}
+    assert captured(1, 100) == waiting
+    assert passed(LATE_SECONDS / 2) == waiting
     all_passed = {"row_count": "PASSED", "ndv": "PASSED", "distinct_fraction": "PASSED"}
     assert captured(1, 100, 100.0) == all_passed
     # A good load of as many rows again: its distinct values are still those of the snapshot before.
     load(2)
-    assert captured(2, 200) == {"row_count": "PASSED"}
+    assert captured(2, 200) == waiting
+    details = {row["detail"] for row in checks_of(app) if row["state"] == "WAITING"}
+    assert details == {"waits for snapshot 2"}
     assert captured(2, 200, 200.0) == all_passed
+    assert not [row for row in checks_of(app) if row["state"] == "WAITING"]
     passed(2 * LATE_SECONDS)
     assert notifications == []  # nobody is called
 
@@ -236,7 +268,7 @@ def test_rules_are_late_but_not_failed_when_statistics_do_not_come(setup, loads)
     assert captured(1, 100, 50.0) == {"row_count": "PASSED", "ndv": "FAILED", "distinct_fraction": "FAILED"}
     # Of the next snapshot only metadata is captured: the distinct values before decide nothing.
     load(2)
-    assert captured(2, 200) == {"row_count": "PASSED"}
+    assert captured(2, 200) == {"row_count": "PASSED", "ndv": "WAITING", "distinct_fraction": "WAITING"}
     failing = {(result.measure, result.state) for result in app.checking.results["lake.s.t"]}
     assert failing == {("row_count", "PASSED"), ("ndv", "FAILED"), ("distinct_fraction", "FAILED")}  # still known
     assert passed(LATE_SECONDS) == {"row_count": "PASSED", "ndv": "UNKNOWN", "distinct_fraction": "UNKNOWN"}
