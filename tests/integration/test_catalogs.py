@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
-from datasketches import update_theta_sketch
 
 from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
@@ -16,6 +15,7 @@ from capture.publishers.iceberg import IcebergPublisher
 from capture.publishers.spi import ColumnStatistics, Destination, LostRace, TableStatistics
 from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 from tests.capture.connectors.iceberg_tables import publish_thetas
+from tests.datasketches_package import datasketches
 from tests.integration.aws_server import KEY, SECRET, process
 from tests.integration.test_object_stores import ROWS, capture_and_scan
 
@@ -305,7 +305,7 @@ def test_glue_without_credentials_or_server_raises_a_clear_error(aws, monkeypatc
 
 def _publish(connector, namespace: str, name: str) -> None:
     current = connector.enumerate_snapshots(namespace, name).current_snapshot_id
-    theta = update_theta_sketch()
+    theta = datasketches.update_theta_sketch()
     for value in range(100):
         theta.update(value)
     data = theta.compact().serialize()

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from datasketches import compact_theta_sketch
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 from pyiceberg.table.puffin import PuffinFile
@@ -23,6 +22,7 @@ from capture.publishers.publishing import publish
 from capture.publishers.spi import LostRace
 from store.model.errors import Conflict, InvalidArgument, NotFound
 from tests.capture.publishers.contract import PublisherContract, Table, rows
+from tests.datasketches_package import datasketches
 from tests.kept_lakes import kept_lake
 
 
@@ -128,7 +128,7 @@ def check(table: Table, metadata) -> None:
     assert len(content) == statistics.file_size_in_bytes
     puffin = PuffinFile(content)
     for blob, distinct in zip(puffin.footer.blobs, (150, 9), strict=True):
-        sketch = compact_theta_sketch.deserialize(puffin.get_blob_payload(blob))
+        sketch = datasketches.compact_theta_sketch.deserialize(puffin.get_blob_payload(blob))
         assert sketch.get_estimate() == distinct == int(blob.properties["ndv"])
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pypaimon
 import pytest
-from datasketches import compact_theta_sketch
 
 from capture.connectors.paimon.library import quiet
 from capture.connectors.spi import ConnectorConfig
@@ -22,6 +21,7 @@ from capture.publishers.publishing import publish
 from capture.publishers.spi import LostRace
 from store.model.errors import StatflightError
 from tests.capture.publishers.contract import PublisherContract, Table, rows
+from tests.datasketches_package import datasketches
 
 
 def catalog(root: Path) -> pypaimon.Catalog:
@@ -96,7 +96,7 @@ def test_publication_is_an_analyze_snapshot_with_statistics_and_sketches(tmp_pat
     length, magic = struct.unpack("<ii", sidecar[-8:])
     assert magic == 0x53544331 and json.loads(sidecar[-8 - length : -8]) == {"version": 1, "blobs": blobs}
     for blob, distinct in zip(blobs, (150, 9), strict=True):
-        sketch = compact_theta_sketch.deserialize(sidecar[blob["offset"] :][: blob["length"]])
+        sketch = datasketches.compact_theta_sketch.deserialize(sidecar[blob["offset"] :][: blob["length"]])
         assert sketch.get_estimate() == distinct == float(blob["properties"]["ndv"])
     assert blobs[0]["properties"]["ndv"] == "150.0"
 

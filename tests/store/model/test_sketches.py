@@ -7,7 +7,6 @@ import struct
 from itertools import pairwise
 from pathlib import Path
 
-import datasketches
 import mmh3
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from store.model.errors import InvalidArgument
 from store.model.sketches import murmur3
 from store.model.sketches.airlift_hll import HyperLogLog, estimate
 from store.model.sketches.frequent_items import _all_items, _few_items
+from tests.datasketches_package import datasketches
 
 
 def theta_of(values, k=sketches.THETA_K):

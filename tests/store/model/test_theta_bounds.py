@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import datasketches
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from store.model.sketches import Theta, theta, theta_bounds, write_theta
+from tests.datasketches_package import datasketches
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(1, 100_000))
