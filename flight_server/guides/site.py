@@ -102,30 +102,15 @@ def actions() -> str:
 
 
 def errors() -> str:
-    """Each error code with its Flight status and its meaning."""
-    from store.model import errors as module
-    from store.replication import role
+    """Each error code with its Flight status; the page on troubleshooting has what to do."""
+    from flight_server.guides.error_codes import error_codes
 
-    found = [
-        kind
-        for home in (module, role)
-        for kind in vars(home).values()
-        if isinstance(kind, type)
-        and issubclass(kind, module.StatflightError)
-        and kind.__module__ == home.__name__
-        and kind is not module.StatflightError
-    ]
-    rows = [
-        (
-            f"`{kind.code}`",
-            f"`{kind.status}`",
-            "yes" if kind.retryable else "no",
-            (inspect.getdoc(kind) or "").split("\n\n")[0],
-        )
-        for kind in found
-    ]
-    return "# Errors\n\nA message ends with its code; hints and the parts at fault follow it.\n\n" + _table(
-        ("code", "status", "worth a retry", "meaning"), rows
+    page = "../flight_server/guides/troubleshooting.md"
+    rows = [(f"`{name}`", f"`{code.status}`", code.retry) for name, code in error_codes().items()]
+    return (
+        "# Errors\n\nA message begins with its code in brackets; hints and the parts at fault follow it."
+        f" [Troubleshooting]({page}) says what each means, and what to do.\n\n"
+        + _table(("code", "status", "another try may help"), rows)
     )
 
 
