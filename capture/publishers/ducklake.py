@@ -342,7 +342,7 @@ class DuckLakePublisher(Publisher):
         catalog: Any = None
         try:
             if is_sqlite:
-                catalog = sqlite3.connect(self._path, LOCKED_SECONDS, isolation_level=None)
+                catalog = sqlite3.connect(self._path, timeout=LOCKED_SECONDS, isolation_level=None)
             else:
                 catalog = duckdb.connect(str(self._path), read_only=not writes)
             catalog.execute("BEGIN IMMEDIATE" if is_sqlite and writes else "BEGIN").fetchall()

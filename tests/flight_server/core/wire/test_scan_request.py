@@ -108,7 +108,7 @@ def test_oversized_ticket_is_rejected():
 
 def test_command_nested_too_deeply_is_refused_as_such():
     command = b'{"table": "stats.columns", "filter": ' + b'{"not": ' * 2000 + b"1" + b"}" * 2001
-    with pytest.raises(InvalidArgument, match="the command is nested too deeply"):
+    with pytest.raises(InvalidArgument, match=r"nested (too deeply|deeper)"):  # 3.14 reads more levels
         of_command(command)
 
 
