@@ -22,7 +22,7 @@ import duckdb
 
 from store.duckdb.backup import wal
 from store.duckdb.database_files import DatabaseFiles
-from store.duckdb.layout import prepare
+from store.duckdb.layout import OlderLayout, prepare
 from store.duckdb.opening import prepared
 from store.model.errors import InvalidArgument, StatflightError, first_line
 from store.replication import lease as leases
@@ -276,6 +276,10 @@ class Follower(Role):
             try:
                 with duckdb.connect(str(fetched), read_only=True) as found:
                     prepare(found, self._log.place.url)
+            except OlderLayout as older:
+                older.hint = "it is served once its writer is upgraded, and has shipped that"
+                self._unfit = {base.position: first_line(older)}
+                raise
             except (InvalidArgument, duckdb.Error) as error:
                 self._unfit = {base.position: first_line(error)}
                 raise
@@ -366,7 +370,10 @@ class Follower(Role):
             os.truncate(wal(self._path), last.end)
         else:
             wal(self._path).unlink(missing_ok=True)
-        self._serve(_Copy(base, Position(*note["position"]), last))
+        try:
+            self._serve(_Copy(base, Position(*note["position"]), last))
+        except OlderLayout as older:  # of a statflight of before an upgrade: the copy is made again
+            log.warning("the copy is of a former time, and is fetched again: %s", older.message)
 
     # A standby.
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 from pathlib import Path
 
+import duckdb
 import pytest
 
+from store.duckdb.backup import wal
+from store.duckdb.database import Database
+from store.duckdb.layout import OLDEST, VERSION
 from store.model.errors import InvalidArgument
 from store.replication import lease as leases
 from store.replication.followed_database import note_of
@@ -142,6 +147,45 @@ def test_a_base_of_another_layout_is_refused_and_fetched_once(tmp_path, place, m
             monkeypatch.setattr("store.replication.follower.write_base", fail)
             with pytest.raises(InvalidArgument, match="it has layout 1"):
                 follower.look()
+
+
+def relabel(database: Database, layout: int) -> None:
+    sql = f"UPDATE settings SET value = '{layout}' WHERE name = 'schema_version'"
+    database.write(lambda connection: connection.execute(sql))
+
+
+def test_a_base_of_an_older_layout_is_served_once_the_writer_has_upgraded(tmp_path, place):
+    both = rf"it has layout {OLDEST}, this statflight reads layout {VERSION}; it is served once its writer is upgraded"
+    with writing(tmp_path / "a.duckdb", place) as (database, writer):
+        relabel(database, OLDEST)
+        writer._checkpoint()
+        note(database, "a")
+        with following(tmp_path / "b.duckdb", place) as (copy, follower):
+            with pytest.raises(Lagging, match=both):
+                follower.check_lag(None)
+            relabel(database, VERSION)
+            writer._checkpoint()
+            note(database, "b")
+            follower.look()
+            follower.check_lag(None)
+            assert notes(copy) == {"a", "b"}
+
+
+def test_a_copy_of_before_an_upgrade_is_fetched_again(tmp_path, place):
+    with writing(tmp_path / "a.duckdb", place) as (database, _):
+        note(database, "a")
+        with following(tmp_path / "b.duckdb", place):
+            pass
+        with duckdb.connect(str(tmp_path / "b.duckdb")) as connection:
+            connection.execute("PRAGMA disable_checkpoint_on_shutdown")
+            connection.execute(f"UPDATE settings SET value = '{OLDEST}' WHERE name = 'schema_version'")
+        length = wal(tmp_path / "b.duckdb").stat().st_size
+        written = json.loads(note_of(tmp_path / "b.duckdb").read_text())
+        written["last"][2] = length
+        note_of(tmp_path / "b.duckdb").write_text(json.dumps(written))
+        with following(tmp_path / "b.duckdb", place) as (copy, follower):
+            follower.look()
+            assert notes(copy) == {"a"}
 
 
 def test_the_lag_grows_while_nothing_is_heard(tmp_path, place, monkeypatch):
