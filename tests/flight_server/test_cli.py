@@ -439,7 +439,8 @@ def test_module_runs_the_command_line(monkeypatch, capsys):
     main = Path(cli.__file__).parent / "public" / statflight.__name__ / "__main__.py"
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(main), run_name="__main__")
-    assert not ended.value.code and capsys.readouterr().out
+    assert not ended.value.code
+    assert capsys.readouterr().out == f"{statflight.__version__}\n"
 
 
 # Usage errors.

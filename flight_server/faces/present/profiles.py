@@ -17,7 +17,9 @@ from urllib.parse import urlsplit
 from store.model.format_facts import facts_in
 from store.model.logical_types import MEASURED
 
-PRODUCER: Final = "https://pypi.org/project/statflight"
+PRODUCER: Final = "urn:statflight"
+"""A name, which OpenLineage allows: a URL would have to lead to a page."""
+
 _OPENLINEAGE: Final = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/DatasetEvent"
 _METRICS: Final = (
     "https://openlineage.io/spec/facets/1-0-0/DataQualityMetricsDatasetFacet.json#/$defs/DataQualityMetricsDatasetFacet"

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from flight_server.client.dataset import FlightDataset
     from flight_server.client.spark_reader import StatflightDataSource
 
-__all__ = ["DEFAULT_URI", "StatflightDataSource", "StatsClient", "connect", "dataset", "reason"]
+    __version__: str
+
+__all__ = ["DEFAULT_URI", "StatflightDataSource", "StatsClient", "__version__", "connect", "dataset", "reason"]
 
 
 def dataset(
@@ -34,5 +36,12 @@ def __getattr__(name: str) -> Any:
     """Loads a public name when it is asked for: the command line starts without pyarrow."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("statflight")
+        except PackageNotFoundError:  # code that was sent without its installation
+            raise AttributeError("statflight is not installed, so its version is not known") from None
     module = "flight_server.client.spark_reader" if name == "StatflightDataSource" else "flight_server.client"
     return getattr(import_module(module), name)

@@ -93,6 +93,7 @@ def test_openlineage_document_has_numbers_only():
         "ratio": {"nullCount": 0, "distinctCount": 3, "count": 10, "max": 1.5},
     }
     assert dataset["facets"]["version"]["datasetVersion"] == "7"
+    assert event["producer"] == "urn:statflight"  # no address that nobody answers at
     local = openlineage(profile(table=TABLE | {"location": "/lake/t"}), NOW)["dataset"]
     assert (local["namespace"], local["name"]) == ("file", "/lake/t")
 
