@@ -77,6 +77,24 @@ def test_a_dry_run_and_a_second_upgrade_change_nothing(old):
     assert content(old.parent) == there
 
 
+def test_without_links_the_old_file_is_copied_once(old, monkeypatch):
+    """As on a file system that knows none; a copy of an attempt that was killed counts."""
+
+    def refuse(*_):
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    whole = settled(old).read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", refuse)
+        with pytest.raises(InvalidArgument, match="stays of layout 19"):
+            upgrade(old)
+    made = before(old, OLDEST).stat().st_ino
+    upgrade(old)
+    assert (before(old, OLDEST).stat().st_ino, before(old, OLDEST).read_bytes()) == (made, whole)
+    assert sorted(content(old.parent)) == ["stats.duckdb", f"stats.duckdb.before-{OLDEST}"]
+
+
 def test_a_link_leads_to_the_upgraded_file(old, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     link = tmp_path / "elsewhere" / "link.duckdb"
