@@ -7,6 +7,7 @@ get back the span of listings that each of their copies in the export names.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Final
 
@@ -34,10 +35,20 @@ from store.transfer.contents import (
 )
 from store.transfer.manifest import path_of, refusal
 
+_MEMORY_BYTES: Final = 400 << 20
 _RESPANNED_ROWS: Final = 250_000  # of the tables whose spans are computed by one statement, about
 _BATCH_ROWS: Final = 16_384
 _BATCH_SKETCHES: Final = 256
-_KEYS: Final = f"SELECT {', '.join(NAME)}, table_key, current_snapshot_id FROM tables"
+_NAMED: Final = ", ".join(NAME)
+_PLACE: Final = f"{_NAMED}, snapshot_id"
+# Rows of a file are joined with Arrow tables: DuckDB knows the size of neither side then, and builds its hash table of
+# the narrower one. With a table of its own it would build one of all rows.
+_KEYS_SQL: Final = f"SELECT {_NAMED}, table_key FROM tables"
+_PLACES_SQL: Final = (
+    f"SELECT {_NAMED}, n.snapshot_id, n.table_key, n.schema_key, n.ordinal,"
+    " coalesce(n.snapshot_id = c.current_snapshot_id, false) AS is_current"
+    " FROM snapshots n JOIN tables c ON c.table_key = n.table_key"
+)
 
 Files = Mapping[str, IO[bytes]]
 """Folder → its Parquet file, which may be read from any place."""
@@ -69,6 +80,28 @@ def load(connection: Connection, catalog: Catalog, files: Files) -> int:
         InvalidArgument: The database is not empty, or a file names a table or snapshot that the export lacks.
     """
     check_empty(connection)
+    with _bounded_memory(connection):
+        return _load(connection, catalog, files)
+
+
+@contextlib.contextmanager
+def _bounded_memory(connection: Connection) -> Iterator[None]:
+    """Limits what DuckDB keeps in memory; what is more goes to files beside the database."""
+    bytes_now, before = connection.execute(
+        "SELECT memory_usage_bytes, current_setting('memory_limit') FROM"
+        " (SELECT sum(memory_usage_bytes)::BIGINT AS memory_usage_bytes FROM duckdb_memory())"
+    ).fetchall()[0]
+    if bytes_now > _MEMORY_BYTES // 2:  # others use it too
+        yield
+        return
+    connection.execute(f"SET memory_limit = '{_MEMORY_BYTES}B'")
+    try:
+        yield
+    finally:
+        connection.execute(f"SET memory_limit = '{before}'")
+
+
+def _load(connection: Connection, catalog: Catalog, files: Files) -> int:
     for name, folder in CATALOG.items():
         _load_catalog(connection, catalog, name, folder, files[name])
     catalog.read_entries(connection)
@@ -94,10 +127,11 @@ def _load_catalog(connection: Connection, catalog: Catalog, name: str, folder: C
         named = _names_of_table(database_columns(connection, folder.table))
         into = ", ".join(["table_key", *named, own])
         values = ", ".join(["k.table_key", *(f"k.{each}" for each in named), *shown])
-        select = f"{values} FROM {{rows}} r JOIN ({_KEYS}) k USING ({', '.join(NAME)})"
+        select = f"{values} FROM {{rows}} r JOIN {{known}} k USING ({_NAMED})"
     else:
         into, select = own, f"{', '.join(shown)} FROM {{rows}} r"
-    stored = _insert(connection, f"INSERT INTO {folder.table} ({into}) SELECT {select}", name, file)
+    keys = query(connection, _KEYS_SQL)
+    stored = _insert(connection, f"INSERT INTO {folder.table} ({into}) SELECT {select}", name, file, keys)
     if stored != (rows := pq.ParquetFile(file).metadata.num_rows):
         raise refusal(f"{rows - stored} rows of {path_of(name)} are of tables that {path_of(TABLES)} lacks")
 
@@ -112,28 +146,27 @@ def _load_records(connection: Connection, flight: str, file: IO[bytes]) -> int:
     rows: int = pq.ParquetFile(file).metadata.num_rows
     if not rows:
         return 0
-    _check_places(connection, flight, file)
-    if flight in BY_SNAPSHOT:
-        is_of_file = "coalesce(r.target_kind = 'FILE', false)" if flight == SKETCHES else "false"
-        for table, is_current in zip(parts(flight), (True, False), strict=True):
-            where = f"NOT {is_of_file} AND (r.snapshot_id IS NOT DISTINCT FROM k.current_snapshot_id) = {is_current}"
-            _insert(connection, _by_snapshot_sql(flight, table, where), flight, file)
-        if flight == SKETCHES:
-            _insert(connection, _by_span_sql(FILE_SKETCHES, is_of_file), flight, file)
-    else:
-        _insert(connection, _by_span_sql(flight, "true"), flight, file)
+    places = query(connection, _PLACES_SQL)
+    _check_places(connection, flight, file, places)
+    if flight in BY_SPAN:
+        _insert(connection, _by_span_sql(flight, "true"), flight, file, query(connection, _listings_sql(flight)))
+        return rows
+    is_of_file = "coalesce(r.target_kind = 'FILE', false)" if flight == SKETCHES else "false"
+    for table, part in zip(parts(flight), ("p.is_current", "NOT p.is_current"), strict=True):
+        _insert(connection, _by_snapshot_sql(flight, table, f"{part} AND NOT {is_of_file}"), flight, file, places)
+    if flight == SKETCHES:
+        listings = query(connection, _listings_sql(FILE_SKETCHES))
+        _insert(connection, _by_span_sql(FILE_SKETCHES, is_of_file), flight, file, listings)
     return rows
 
 
-def _check_places(connection: Connection, flight: str, file: IO[bytes]) -> None:
+def _check_places(connection: Connection, flight: str, file: IO[bytes], places: pa.Table) -> None:
     """Refuses records of tables or snapshots that the export lacks, which no statement would store."""
-    named = f"{', '.join(NAME)}, snapshot_id"
-    lost = _select(
+    lost = execute(
         connection,
-        f"SELECT DISTINCT {', '.join(f'r.{name}' for name in NAME)}, r.snapshot_id FROM {{rows}} r ANTI JOIN"
-        f" (SELECT {named} FROM ({_KEYS}) JOIN snapshots USING (table_key)) n USING ({named}) LIMIT 1",
-        file,
-        [*NAME, "snapshot_id"],
+        f"SELECT {_PLACE} FROM {{rows}} r ANTI JOIN {{known}} p USING ({_PLACE}) ORDER BY ALL LIMIT 1",
+        rows=_rows(file, "", [*NAME, "snapshot_id"]),
+        known=places,
     )
     for *name, snapshot_id in lost:
         raise refusal(f"{path_of(flight)}: sys.snapshots lacks snapshot {snapshot_id} of {'.'.join(name)}")
@@ -143,15 +176,14 @@ def _by_snapshot_sql(flight: str, table: str, where: str) -> str:
     """SQL that stores records in one of the tables of a flight, each from its snapshot on."""
     values = [f'"{name}"' for name in stored_columns(flight)]
     columns = {name: f"r.{name}" for name in ("snapshot_id", *values, "generation", "created_at")}
-    columns |= {"schema_key": "n.schema_key", "from_ord": "n.ordinal", "to_ord": str(OPEN_END), "is_copy": "false"}
+    columns |= {"schema_key": "p.schema_key", "from_ord": "p.ordinal", "to_ord": str(OPEN_END), "is_copy": "false"}
     if flight in GROUPED:
         has_own = has_sql("r", DISTRIBUTION)
         columns["distribution_snapshot_id"] = f"CASE WHEN {has_own} THEN r.snapshot_id END"
         columns["distribution_generation"] = f"CASE WHEN {has_own} THEN r.generation END"
     return (
-        f"INSERT INTO {table} (table_key, {', '.join(columns)}) SELECT k.table_key, {', '.join(columns.values())}"
-        f" FROM {{rows}} r JOIN ({_KEYS}) k USING ({', '.join(NAME)})"
-        f" JOIN snapshots n ON n.table_key = k.table_key AND n.snapshot_id = r.snapshot_id WHERE {where}"
+        f"INSERT INTO {table} (table_key, {', '.join(columns)}) SELECT p.table_key, {', '.join(columns.values())}"
+        f" FROM {{rows}} r JOIN {{known}} p USING ({_PLACE}) WHERE {where}"
     )
 
 
@@ -161,13 +193,19 @@ def _by_span_sql(family: str, where: str) -> str:
     columns = [*(f'"{name}"' for name in stored_columns(family)), "generation", "created_at"]
     return (
         f"INSERT INTO {BY_SPAN[family]} (table_key, from_pos, to_pos, {', '.join(columns)})"
-        f" SELECT k.table_key, r.listed_from, CASE WHEN r.listed_to > f.newest THEN {OPEN_END} ELSE r.listed_to END,"
-        f" {', '.join(f'r.{name}' for name in columns)}"
-        f" FROM {{rows}} r JOIN ({_KEYS}) k USING ({', '.join(NAME)}) JOIN (SELECT table_key, snapshot_id,"
-        " lag(pos) OVER listings AS before, max(pos) OVER (PARTITION BY table_key) AS newest"
-        f" FROM file_snapshots WHERE family = '{family}' WINDOW listings AS (PARTITION BY table_key ORDER BY pos)) f"
-        " ON f.table_key = k.table_key AND f.snapshot_id = r.snapshot_id"
-        f" WHERE {where} AND (f.before IS NULL OR f.before < r.listed_from)"
+        f" SELECT p.table_key, r.listed_from, CASE WHEN r.listed_to > p.newest THEN {OPEN_END} ELSE r.listed_to END,"
+        f" {', '.join(f'r.{name}' for name in columns)} FROM {{rows}} r JOIN {{known}} p USING ({_PLACE})"
+        f" WHERE {where} AND (p.before IS NULL OR p.before < r.listed_from)"
+    )
+
+
+def _listings_sql(family: str) -> str:
+    """SQL of the listings of a family: their places, the position before, and that of the newest one."""
+    return (
+        f"SELECT {_NAMED}, f.snapshot_id, f.table_key, lag(f.pos) OVER listings AS before,"
+        " max(f.pos) OVER (PARTITION BY f.table_key) AS newest"
+        f" FROM file_snapshots f JOIN tables c ON c.table_key = f.table_key WHERE f.family = '{family}'"
+        " WINDOW listings AS (PARTITION BY f.table_key ORDER BY f.pos)"
     )
 
 
@@ -221,11 +259,11 @@ def _widened(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _insert(connection: Connection, sql: str, folder: str, file: IO[bytes]) -> int:
-    """Runs a statement that stores rows of a file, `{rows}`; returns how many it stored."""
-    ((stored,),) = execute(connection, sql, rows=_rows(file, folder))
+def _insert(connection: Connection, sql: str, folder: str, file: IO[bytes], known: pa.Table) -> int:
+    """Runs a statement that stores rows of a file, `{rows}`; returns how many it stored.
+
+    Args:
+        known: The table `{known}` of the statement.
+    """
+    ((stored,),) = execute(connection, sql, rows=_rows(file, folder), known=known)
     return int(stored)
-
-
-def _select(connection: Connection, sql: str, file: IO[bytes], columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    return execute(connection, sql, rows=_rows(file, "", columns))
