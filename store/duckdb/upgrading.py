@@ -229,13 +229,25 @@ def _replace(plan: Plan, new: Path) -> None:
     if wal(plan.path).exists():
         with duckdb.connect(str(plan.path)) as connection:
             connection.execute("CHECKPOINT")
-    if not os.path.lexists(plan.before):
-        try:
-            os.link(plan.path, plan.before)
-        except OSError:  # a file system without links
-            _copy_whole(plan.path, plan.before)
-    new.replace(plan.path)
+    is_named = os.path.lexists(plan.before)
+    try:
+        if not is_named:
+            _name(plan.path, plan.before)
+        new.replace(plan.path)
+    except OSError:
+        if not is_named:
+            plan.before.unlink(missing_ok=True)
+        raise
     _sync(plan.path.parent)
+
+
+def _name(path: Path, other: Path) -> None:
+    """Gives a file a second name, or a copy where the file system has no links; the name is on disk then."""
+    try:
+        os.link(path, other)
+    except OSError:
+        _copy_whole(path, other)
+    _sync(path.parent)
 
 
 def _keep_replica(old: Path, new: Path) -> None:

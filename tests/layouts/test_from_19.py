@@ -44,6 +44,11 @@ def test_writers_of_manifests():
     assert is_known(json.dumps({"operation": "append"}))
 
 
+@pytest.mark.parametrize("summary", ["{", "[]", '{"engineInfo": ""}', '{"engineInfo": null}', "{}"])
+def test_a_summary_that_names_no_writer_changes_nothing(summary):
+    assert is_known(summary)
+
+
 def test_the_names_are_those_that_captures_know():
     of_captures = {of.name for of in (*DELTA, *ICEBERG)} - {UNNAMED}
     assert KNOWN.keys() == of_captures

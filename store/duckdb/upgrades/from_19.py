@@ -78,9 +78,14 @@ def _lowering_sql(table: str, is_of: str, places: str) -> str:
 
 def is_known(summary: str) -> bool:
     """True if the summary of a snapshot, as JSON, names a known writer or none."""
-    fields = json.loads(summary)
-    engine = " ".join(filter(None, (fields.get("engine-name"), fields.get("engine-version"))))
-    text = (fields.get("engineInfo") or fields.get("iceberg-version") or engine).strip()
+    try:
+        fields = json.loads(summary)
+    except ValueError:
+        return True
+    if not isinstance(fields, dict):
+        return True
+    engine = " ".join(str(fields[name]) for name in ("engine-name", "engine-version") if fields.get(name))
+    text = str(fields.get("engineInfo") or fields.get("iceberg-version") or engine).strip()
     match = _NAME.match(text)
     name, version = (text, ()) if match is None else (match["name"], _version(match["version"]))
     if not text:

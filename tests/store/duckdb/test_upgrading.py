@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -75,24 +76,6 @@ def test_a_dry_run_and_a_second_upgrade_change_nothing(old):
     assert planned_upgrade(old) is None
     Database(old).close()
     assert content(old.parent) == there
-
-
-def test_without_links_the_old_file_is_copied_once(old, monkeypatch):
-    """As on a file system that knows none; a copy of an attempt that was killed counts."""
-
-    def refuse(*_):
-        raise OSError("no links here")
-
-    monkeypatch.setattr(os, "link", refuse)
-    whole = settled(old).read_bytes()
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", refuse)
-        with pytest.raises(InvalidArgument, match="stays of layout 19"):
-            upgrade(old)
-    made = before(old, OLDEST).stat().st_ino
-    upgrade(old)
-    assert (before(old, OLDEST).stat().st_ino, before(old, OLDEST).read_bytes()) == (made, whole)
-    assert sorted(content(old.parent)) == ["stats.duckdb", f"stats.duckdb.before-{OLDEST}"]
 
 
 def test_a_link_leads_to_the_upgraded_file(old, tmp_path):
@@ -242,6 +225,32 @@ def test_a_process_that_ends_leaves_the_old_or_the_new_file(old, monkeypatch, ph
     Database(old).close()
     assert (layout(old), layout(before(old, OLDEST))) == (VERSION, OLDEST)
     assert sorted(content(old.parent)) == ["stats.duckdb", f"stats.duckdb.before-{OLDEST}"]
+
+
+def test_without_links_the_old_file_is_copied_once(old, monkeypatch):
+    """As on a file system that knows none; a copy of an attempt that was killed counts."""
+    monkeypatch.setattr(os, "link", raising(OSError("no links here")))
+    whole = settled(old).read_bytes()
+    with monkeypatch.context() as patched, pytest.raises(Ended):
+        patched.setattr(Path, "replace", raising(Ended()))
+        upgrade(old)
+    made = before(old, OLDEST).stat().st_ino
+    upgrade(old)
+    assert (before(old, OLDEST).stat().st_ino, before(old, OLDEST).read_bytes()) == (made, whole)
+    assert sorted(content(old.parent)) == ["stats.duckdb", f"stats.duckdb.before-{OLDEST}"]
+
+
+def test_a_file_that_cannot_be_replaced_gets_no_second_name(old, monkeypatch):
+    settled(old)
+    monkeypatch.setattr(Path, "replace", raising(OSError(errno.EBUSY, "Device or resource busy")))
+    refused(old, "stays of layout 19, .* Device or resource busy; nothing was changed")
+
+
+def raising(error: BaseException) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
 # Steps.
