@@ -116,14 +116,17 @@ class LocalStore:
     """A statistics store in this process, with captures into it.
 
     Args:
-        path: Database file, created if missing; `:memory:` for a temporary database.
+        path: Database file, created if missing; `:memory:` for a temporary database. Or a store that is open.
         engines: Capture engines; by default the built-in and the installed ones.
     """
 
-    def __init__(self, path: str | Path, engines: Sequence[CaptureEngine] | None = None):
-        self.database = Database(path)
-        self.catalog = Catalog(self.database)
-        self.store = DuckDBStatsStore(self.database, self.catalog)
+    def __init__(self, path: str | Path | DuckDBStatsStore, engines: Sequence[CaptureEngine] | None = None):
+        if isinstance(path, DuckDBStatsStore):
+            self.store = path
+        else:
+            database = Database(path)
+            self.store = DuckDBStatsStore(database, Catalog(database))
+        self.database, self.catalog = self.store.database, self.store.catalog
         self.registry = Registry(default_engines() if engines is None else engines)
 
     def __enter__(self) -> LocalStore:
@@ -164,7 +167,20 @@ class LocalStore:
             NotFound: The table or the snapshot does not exist.
             StatflightError: The lake cannot be read, or the store rejects the rows.
         """
-        table = self._discovered(connector, catalog, schema, name, snapshot_id)
+        entry = self.discover(connector, catalog, schema, name)
+        return self.capture_known(connector, entry, snapshot_id, targets, progress, **spec)
+
+    def capture_known(
+        self,
+        connector: Connector,
+        entry: TableEntry,
+        snapshot_id: int | None = None,
+        targets: Iterable[Target] | None = None,
+        progress: Callable[[float, str], bool | None] | None = None,
+        **spec: Any,
+    ) -> list[CaptureResult]:
+        """Captures a table that is discovered; arguments and result are those of `capture`."""
+        table = self._handle(connector, entry, snapshot_id)
         if targets is None:
             leaves = [column_id for column_id, column in table.by_id.items() if column.is_leaf]
             targets = [Target.table(), *map(Target.column, leaves)]
@@ -198,10 +214,8 @@ class LocalStore:
         (entry,) = self.database.write(store)
         return entry
 
-    def _discovered(
-        self, connector: Connector, catalog: str, schema: str, name: str, snapshot_id: int | None
-    ) -> TableHandle:
-        entry = self.discover(connector, catalog, schema, name)
+    def _handle(self, connector: Connector, entry: TableEntry, snapshot_id: int | None) -> TableHandle:
+        catalog, schema, name = entry.name
         target_id = entry.current_snapshot_id if snapshot_id is None else snapshot_id
         targets = None if target_id is None else frozenset({target_id})
         listing = connector.enumerate_snapshots(schema, name, target_snapshot_ids=targets)

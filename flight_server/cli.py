@@ -103,7 +103,7 @@ class Commands(click.Group):
         return click.Command(cmd_name, _CONTEXT, call, [*given, *_of_all()], entry.help, examples)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args[0] in COMMANDS and not COMMANDS[args[0]].computes:
+        if args[0] in COMMANDS and not COMMANDS[args[0]].computes and not any(map(_may_be_path, args[1:])):
             leave_numpy_out()
         return super().resolve_command(ctx, args)
 
@@ -116,6 +116,13 @@ class Commands(click.Group):
             rows = [(name, entry.help) for name, entry in COMMANDS.items() if entry.panel == panel]
             with formatter.section(panel):
                 formatter.write_dl(rows)
+
+
+def _may_be_path(argument: str) -> bool:
+    """True for what may be the path of a table, whose capture needs NumPy; also for other arguments with a slash."""
+    from flight_server.faces.commands.common import is_path
+
+    return is_path(argument)
 
 
 def _of_all() -> list[click.Parameter]:

@@ -89,7 +89,8 @@ ROOMS = {
         "insight": {"client", "core"},
         "worker": {"client", "core"},
         "process": {"client", "core", "faces", "planning", "worker"},
-        "faces": {"client", "core", "insight", "planning", "process", "worker"},
+        "local": {"client", "core", "process"},  # process: the endpoint of SQL
+        "faces": {"client", "core", "insight", "local", "planning", "process", "worker"},
         "cli": {"client", "faces", "process"},  # process: what each process sets
     },
 }

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from capture.connectors.delta import holds_table
 from capture.connectors.delta.lake_table import LakeTable, Outline
 from capture.connectors.delta.log import (
     Commit,
@@ -57,7 +58,7 @@ class DeltaConnector(Connector):
         if isinstance(config.uri, str) and config.uri.lower().startswith("uc://"):
             self._lake = UnityCatalog(config.uri, config.options)
         else:
-            self._lake = Lake(self.format, config.uri, config.options, lambda folder: "_delta_log" in folder.folders)
+            self._lake = Lake(self.format, config.uri, config.options, holds_table)
         self._last: SnapshotView | None = None  # a capture reads statistics and then plans files
 
     @property

@@ -25,6 +25,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
+from capture.connectors.iceberg import holds_table
 from capture.connectors.iceberg.io import LakeIO, io_properties, read_metadata
 from capture.connectors.iceberg.rest import TimedRestCatalog, structured_options
 from capture.connectors.options import check_options, timeout_of
@@ -168,7 +169,7 @@ class Directory(Lake):
     """The directory of a table, or a directory with tables at any depth."""
 
     def __init__(self, config: ConnectorConfig, io: LakeIO):
-        super().__init__(config.format, config.uri, config.options, lambda folder: "metadata" in folder.folders)
+        super().__init__(config.format, config.uri, config.options, holds_table)
         self._io = io
         self._parsed: LruCache[str, TableMetadata] = LruCache(PARSED)
 

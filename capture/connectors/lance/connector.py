@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 import lance
 import pyarrow.fs as pafs
 
+from capture.connectors.lance import holds_table
 from capture.connectors.lance.snapshot_view import SnapshotView, to_schema
 from capture.connectors.lance.statistics import dataset_uri
 from capture.connectors.options import check_options, patient
@@ -43,7 +44,7 @@ class LanceConnector(Connector):
 
     def __init__(self, config: ConnectorConfig) -> None:
         check_options(self.format, config.options)
-        self._lake = _Lake(self.format, config.uri, config.options, lambda folder: "_versions" in folder.folders)
+        self._lake = _Lake(self.format, config.uri, config.options, holds_table)
 
     def list_namespaces(self) -> list[str]:
         return self._lake.namespaces()

@@ -19,9 +19,10 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from capture.connectors.options import storage_options
+from capture.connectors.paimon import holds_table
 from capture.connectors.secrets import mask_uri
 from capture.connectors.storage.catalog_api import CatalogApi
-from capture.connectors.storage.lake_directories import Folder, Lake, Tables
+from capture.connectors.storage.lake_directories import Lake, Tables
 from capture.connectors.storage.places import NoLake, Place, Unreadable, open_place, unknown_table
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 
@@ -38,11 +39,6 @@ def open_catalog(uri: str, options: Mapping[str, str]) -> Tables:
     if uri.lower().startswith(("http://", "https://")):
         return RestCatalog(uri, options)
     return Lake("paimon", uri, options, holds_table, DATABASE_SUFFIX)
-
-
-def holds_table(folder: Folder) -> bool:
-    """True for a table's directory: it has a subdirectory `schema`, and `snapshot` unless nothing was ever written."""
-    return "schema" in folder.folders and ("snapshot" in folder.folders or folder.folders == {"schema"})
 
 
 class JdbcCatalog(Tables):

@@ -19,18 +19,16 @@ from capture.connectors.footers.leaf_types import FooterLeaf
 from capture.connectors.footers.reader import Footer
 from capture.connectors.footers.statistics import FooterCache
 from capture.connectors.options import check_choice, check_options
+from capture.connectors.parquet import SUFFIXES, WILD, holds_table, is_data, partition_of
 from capture.connectors.parquet.files import (
-    SUFFIXES,
     DataFile,
     FileListing,
     Layout,
     Merged,
     glob_pattern,
-    is_data,
     may_hold,
     partition_group,
     partition_json,
-    partition_of,
     partition_type,
     partition_values,
     same_columns,
@@ -57,7 +55,7 @@ from capture.connectors.spi import (
     file_table,
 )
 from capture.connectors.storage.immutable_cache import scope
-from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Folder, Lake, folder_at
+from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Lake, folder_at
 from capture.connectors.storage.places import NoLake, Place, Unreadable, batched, unknown_table
 from store.model.format_facts import FormatFacts
 from store.model.logical_types import Kind, LogicalType, parse
@@ -69,8 +67,6 @@ _FACTS: Final = FormatFacts(
 )
 _PART: Final = 256  # approximate number of files per `FilePart`
 
-_WILD = re.compile(r"[*?\[]")
-
 
 class ParquetConnector(Connector):
     """Tables of plain Parquet files. Option `hive_partitioning`: `k=v` directories are columns."""
@@ -81,11 +77,11 @@ class ParquetConnector(Connector):
         check_options(self.format, config.options, OWN_OPTIONS)
         self._hive = check_choice(config.options, "hive_partitioning", ("auto", "true", "false"))
         top, self._glob = config.uri, ""
-        if isinstance(config.uri, str) and (wild := _WILD.search(config.uri)):
+        if isinstance(config.uri, str) and (wild := WILD.search(config.uri)):
             slash = config.uri.rfind("/", 0, wild.start())
             top, self._glob = config.uri[: max(slash, 0)] or ("/" if slash == 0 else "."), config.uri[slash + 1 :]
         self._uri = mask_uri(config.uri)
-        self._lake = Lake(self.format, top, config.options, self._holds_table)
+        self._lake = Lake(self.format, top, config.options, holds_table)
         self._scope = scope(config)
         self._footers = FooterCache(self._scope)
         self._layouts: dict[tuple[str, str], tuple[int, Layout]] = {}  # table → snapshot id and layout
@@ -98,12 +94,6 @@ class ParquetConnector(Connector):
         self._layouts.clear()
 
     # Names.
-
-    @staticmethod
-    def _holds_table(folder: Folder) -> bool:
-        if "_delta_log" in folder.folders:
-            return False  # a Delta table, in which not all files are live
-        return any(map(is_data, folder.files)) or any(map(partition_of, folder.folders))
 
     def _only(self) -> str | None:
         """The table's name if the URI is a glob or a single file, else None."""

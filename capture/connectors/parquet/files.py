@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import Any, Final
-from urllib.parse import unquote
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,10 +20,6 @@ from capture.connectors.spi import Column, Schema
 from capture.connectors.storage.places import Place, Unreadable, reading_files
 from store.model.errors import InvalidArgument
 from store.model.logical_types import Kind, LogicalType, parse, to_arrow
-
-HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-SUFFIXES: Final = (".parquet", ".parq", ".pqt")
-_PARTITION = re.compile(r"([^=/]+)=([^/]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +54,6 @@ class FileListing:
         """Modification time of the newest file; None without files."""
         newest = max((file.mark for file in self.files), default=None)
         return None if newest is None else datetime.fromtimestamp(newest // 1000 / 1e6, UTC)
-
-
-def is_data(name: str) -> bool:
-    """True for names of data files; names with a leading dot or underscore are hidden."""
-    return name.lower().endswith(SUFFIXES) and not name.startswith((".", "_"))
-
-
-def partition_of(folder: str) -> tuple[str, str | None] | None:
-    """Key and value of a `key=value` directory; Hive's default value means null. None for other names."""
-    match = _PARTITION.fullmatch(folder)
-    if match is None or folder.startswith((".", "_")):
-        return None
-    value = unquote(match[2])
-    return unquote(match[1]), None if value == HIVE_NULL else value
 
 
 def partition_type(values: set[str]) -> LogicalType:

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -21,20 +20,13 @@ import pyarrow.fs as pafs
 from capture.connectors.options import storage_options
 from capture.connectors.progress import report
 from capture.connectors.secrets import mask_uri
+from capture.connectors.storage.folder import Folder
 from capture.connectors.storage.places import NoLake, Place, Unreadable, open_place, read_each, reason, unknown_table
 from store.model.errors import NotFound, StatflightError, UpstreamError
 
 DEFAULT_SCHEMA: Final = "default"
 LISTED_AT_ONCE: Final = 16  # directories or tables of a remote lake that are read concurrently
 MAX_DEPTH: Final = 8  # maximum nesting of namespaces; also ends a loop of symbolic links
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """Names of the files and subdirectories of a directory, from which tables are recognized."""
-
-    files: AbstractSet[str]
-    folders: AbstractSet[str]
 
 
 class _GcsFolders(AbstractSet[str]):

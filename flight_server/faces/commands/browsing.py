@@ -13,9 +13,12 @@ from flight_server.client.table_names import full_name, join_name, split_name
 from flight_server.core.views import catalog_summary, numbers, shapes, table_summary
 from flight_server.core.views import history as histories
 from flight_server.core.views.reader import Reader
+from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.faces.commands.common import (
     CONNECTION,
     ConnectionOptions,
+    Keep,
+    Snapshot,
     TableName,
     check_targets,
     complete_column,
@@ -23,7 +26,8 @@ from flight_server.faces.commands.common import (
     connect,
     find_table,
     for_each,
-    known_name,
+    is_path,
+    reach,
     snapshot_of,
 )
 from flight_server.faces.commands.output import CommandError, say, say_left_out
@@ -111,13 +115,13 @@ def _write_tables(rows: list[dict[str, Any]]) -> None:
 def history(
     table: TableName,
     column: Annotated[str, argument(metavar="COLUMN", help="Name of the column.", shell_complete=complete_column)],
+    db: Keep = None,
     format: FormatOption = Format.TABLE,
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Show a column's statistics at each captured snapshot, oldest first."""
-    known_name(table)
-    with connect(connection) as client:
-        name = find_table(client, table)
+    with reach(connection, check_targets([table]), ["newest"], db) as (client, (target,), failed):
+        name = find_table(client, target)
         rows = histories.column_rows(client, name, column)
     if not rows:
         say(f"{name}: nothing captured of {column}; run: statflight capture {name} --columns {column}")
@@ -149,6 +153,8 @@ def history(
         if len(set(known)) > 1:
             ends = " → ".join(numbers.number(known[at]) for at in (0, -1))
             say(f"{statistic:<15} {shapes.sparkline(values)}  {ends}")
+    if failed:
+        sys.exit(1)
 
 
 def _history_table(rows: list[dict[str, Any]]) -> pa.Table:
@@ -165,28 +171,36 @@ def _history_table(rows: list[dict[str, Any]]) -> pa.Table:
 def report(
     tables: Annotated[list[str], argument(metavar="TABLE", help="Names or patterns.", shell_complete=complete_table)],
     output: Annotated[Path, option("--output", "-o", metavar="FILE.html|DIR", help="A page, or a directory of pages.")],
-    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    snapshot: Snapshot = "current",
+    db: Keep = None,
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Write a self-contained page about one table, or a directory with an index and a page for each table."""
     from flight_server.faces.web import files
 
-    targets, at = check_targets(tables), snapshot_of(snapshot, "current")
-    single = len(targets) == 1 and not is_pattern(targets[0]) and output.suffix.lower() in (".html", ".htm")
-    with connect(connection) as client:
+    targets, at = check_targets(tables), snapshot_of(snapshot)
+    single = (
+        len(targets) == 1
+        and (is_path(targets[0]) or not is_pattern(targets[0]))
+        and output.suffix.lower() in (".html", ".htm")
+    )
+    with reach(connection, targets, [at], db) as (client, targets, unread):
         if single:
-            _write(output, files.alone(client, find_table(client, targets[0]), at))
+            name = find_table(client, targets[0])
+            _write(output, files.alone(client, name, snapshot_at(client, name, at)))
             say(f"wrote {output}")
+            if unread:
+                sys.exit(1)
             return
         written: list[str] = []
 
         def work(reader: Reader, name: str) -> None:
-            for file, content in files.pages_of(reader, name, at):
+            for file, content in files.pages_of(reader, name, snapshot_at(reader, name, at)):
                 _write(output / file, content)
             written.append(name)
 
         _make(output)
-        failed = for_each(client, targets, work, whole=files.IN_TURN)
+        failed = unread + for_each(client, targets, work, whole=files.IN_TURN)
         if written:
             for file, content in files.index(client, written):
                 _write(output / file, content)

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from flight_server.core.views.reader import Reader
+from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.core.views.table_summary import require
 from flight_server.faces.commands.common import (
     CONNECTION,
     ConnectionOptions,
+    Keep,
     TableNames,
     check_targets,
-    connect,
     expand,
     for_each,
+    reach,
     snapshot_of,
 )
 from flight_server.faces.commands.output import misuse, say, tell, tell_json, until_the_reader_leaves
@@ -69,17 +71,21 @@ def check(
             help="Take a value that a learned rule calls strange, 'amount: mean', for expected.",
         ),
     ] = None,
+    db: Keep = None,
     format: Annotated[ResultFormat, option("--format", "-f", help="How results are written.")] = ResultFormat.TABLE,
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Check rules on each table that the targets match."""
     targets = check_targets(tables)
-    at = None if against is None else snapshot_of(against, grammar.PREVIOUS, grammar.FIRST)
+    at = None if against is None else snapshot_of(against)
     rules_given = _rules(rule or [], rules or [], of)
     about = None if expected is None else _expected(*expected)
     if about is None and not suggest and at is None:
         _check_none_compares(rules_given)
-    with connect(connection) as client:
+    wanted: list[str | int] = ["current"] if at is None else [at, "current"]
+    if suggest or any(rule.measure == grammar.LEARNED for rule in rules_given):
+        wanted = ["newest"]
+    with reach(connection, targets, wanted, db) as (client, targets, unread):
         if about is not None:
             failed = for_each(
                 client, targets, lambda _, name: tell_json(client.act("expect", {"table": name, **about}))
@@ -92,7 +98,7 @@ def check(
                 misuse("no rule given; say --rule 'null_fraction <= 0.01', --rules FILE.toml, or --suggest")
         else:
             failed = _check(client, targets, _Asked(rules_given, at, allow_inherited, strict), format)
-    if failed:
+    if failed or unread:
         sys.exit(1)
 
 
@@ -111,7 +117,7 @@ def _suggest(reader: Reader, name: str) -> None:
 def _expected(measured: str, snapshot: str) -> dict[str, Any]:
     """The value that `--expected` names, as the action `expect` takes it."""
     column, _, measure = measured.rpartition(":")
-    about = {"measure": measure.strip(), "snapshot": snapshot_of(snapshot, "current")}
+    about = {"measure": measure.strip(), "snapshot": snapshot_of(snapshot)}
     return about | ({"column": column.strip()} if column else {})
 
 
@@ -135,7 +141,8 @@ def _check(client: StatsClient, targets: Sequence[str], asked: _Asked, format: R
     names, failed = expand(client, targets, errors)
 
     def work(reader: Reader, name: str) -> None:
-        mine = evaluate(reader, name, asked.rules, asked.at, allow_inherited=asked.allow_inherited)
+        against = asked.at if asked.at in (None, grammar.PREVIOUS) else snapshot_at(reader, name, asked.at)
+        mine = evaluate(reader, name, asked.rules, against, allow_inherited=asked.allow_inherited)
         results.extend(mine)
         _say_unchecked(name, asked.rules, {result.rule for result in mine})
 

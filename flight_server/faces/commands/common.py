@@ -107,6 +107,97 @@ def connect(connection: ConnectionOptions) -> Iterator[StatsClient]:
     note(f"took {time.monotonic() - started:.2f} s")
 
 
+Keep = Annotated[
+    Path | None,
+    option("--db", metavar="FILE", help="Of paths: keep what is captured in this database, and read only new files."),
+]
+Wanted = Sequence["str | int"]
+
+
+def is_path(target: str) -> bool:
+    """True for an argument that is the path or URI of a table, not a name: one with a slash, the name of a file or a
+    directory that is there, or one that ends in `.parquet`."""
+    return "/" in target or target.lower().endswith(".parquet") or os.path.exists(target)  # noqa: PTH110  never raises
+
+
+class Reached(NamedTuple):
+    """Tables within reach.
+
+    Attributes:
+        client: The client of their server, or of this process.
+        targets: The targets as they were given; of paths the full names of their tables.
+        failed: Number of paths that are reported on standard error, because they cannot be read.
+    """
+
+    client: StatsClient
+    targets: list[str]
+    failed: int = 0
+
+
+@contextmanager
+def reach(
+    connection: ConnectionOptions,
+    targets: Sequence[str],
+    wanted: Wanted = ("current",),
+    db: Path | None = None,
+) -> Iterator[Reached]:
+    """Opens a client for the length of a block: of the server, or if the targets are paths, of this process, in which
+    their tables are captured.
+
+    Args:
+        targets: Names and patterns, or paths, which `check_targets` has checked.
+        wanted: Snapshots that the command reads: words, ids, or `newest`.
+        db: Database in which captures of paths stay.
+    """
+    paths = [target for target in targets if is_path(target)]
+    if not paths:
+        if db is not None:
+            misuse(f"--db keeps captures of paths, and {targets[0]} is a name; a server keeps those of names")
+        with connect(connection) as client:
+            yield Reached(client, list(targets))
+        return
+    if len(paths) < len(targets):
+        named = next(target for target in targets if target not in paths)
+        misuse(f"{paths[0]} is a path and {named} a name of a table on a server; ask about them one after the other")
+    for path in paths:
+        if "/" not in path and not path.lower().endswith(".parquet"):
+            note(f"{path}: the one in this directory; a table of a server goes by its full name")
+    with _captured(paths, wanted, db) as reached:
+        yield reached
+
+
+@contextmanager
+def _captured(paths: Sequence[str], wanted: Wanted, db: Path | None) -> Iterator[Reached]:
+    """Captures the tables of paths in this process."""
+    from flight_server.process.runtime import leave_pandas_out
+
+    leave_pandas_out()
+    from flight_server.faces.commands.progress import line_on_terminal
+    from flight_server.local.tables import LocalTables
+    from store.model.errors import StatflightError
+
+    names: list[str] = []
+    failed = 0
+    with line_on_terminal() as progress:
+        tables = LocalTables(db, progress)
+        try:
+            for path in paths:
+                try:
+                    names.append(tables.add(path, wanted))
+                except StatflightError as error:
+                    if len(paths) == 1:
+                        raise
+                    warn(f"statflight: {error}")
+                    failed += 1
+            progress("")
+            for line in tables.failed():
+                warn(f"statflight: {line}")
+                failed += 1
+            yield Reached(tables.client, names, failed)
+        finally:
+            tables.close()
+
+
 def no_server(server: str, detail: str) -> str:
     """The message for an unreachable server: what is in the way if that is known, else how to start or name one."""
     from flight_server.client.unreachable import CANNOT
@@ -177,14 +268,19 @@ def _full_names(client: StatsClient) -> list[str]:
     return sorted(full_name(row) for row in client.tables().to_pylist())
 
 
-def snapshot_of(text: str, *words: str) -> str | int:
-    """Parses a snapshot option: one of the allowed words, or an id."""
+SNAPSHOT_WORDS: Final = ("current", "previous", "first")
+Snapshot = Annotated[str, option(metavar="SNAPSHOT", help="An id, 'current', 'previous' or 'first'.")]
+
+
+def snapshot_of(text: str, *more: str) -> str | int:
+    """Parses a snapshot option: a word, one of `more`, or an id."""
+    words = (*SNAPSHOT_WORDS, *more)
     if text in words:
         return text
     try:
         return int(text)
     except ValueError:
-        misuse(f"snapshot {text!r}: must be {', '.join(words)}{' or ' if words else ''}an id")
+        misuse(f"snapshot {text!r}: must be {', '.join(words)} or an id")
 
 
 def pairs_of(texts: Iterable[str] | None, hint: str = "") -> dict[str, str]:
@@ -244,23 +340,25 @@ def _asked(ctx: Any, ask: Callable[[StatsClient], list[str]]) -> list[str]:
 
 TableName = Annotated[
     str,
-    argument(metavar="TABLE", help="catalog.schema.table, or a unique end of it.", shell_complete=complete_table),
+    argument(
+        metavar="TABLE", help="catalog.schema.table, a unique end of it, or a path.", shell_complete=complete_table
+    ),
 ]
 TableNames = Annotated[
     list[str],
     argument(
         metavar="TABLE",
-        help="Names, unique ends of names, or patterns such as 'lake.sales.*'.",
+        help="Names, unique ends of names, patterns such as 'lake.sales.*', or paths.",
         shell_complete=complete_table,
     ),
 ]
 
 
 def check_targets(targets: Iterable[str]) -> list[str]:
-    """Checks names and patterns before the server is called, and removes repetitions."""
+    """Checks names and patterns before the server is called, and removes repetitions; paths stay as they are."""
     names = list(dict.fromkeys(targets))
     for target in names:
-        if not is_pattern(target):
+        if not is_path(target) and not is_pattern(target):
             known_name(target)
     return names
 

@@ -9,13 +9,15 @@ from typing import Annotated, Any
 import pyarrow as pa
 
 from flight_server.core.views import numbers, table_summary
+from flight_server.core.views.snapshot_words import CURRENT, PREVIOUS, snapshot_at
 from flight_server.faces.commands.common import (
     CONNECTION,
     ConnectionOptions,
+    Keep,
     TableName,
-    connect,
+    check_targets,
     find_table,
-    known_name,
+    reach,
     snapshot_of,
 )
 from flight_server.faces.commands.output import (
@@ -39,21 +41,24 @@ from store.model.errors import InvalidArgument
 
 def diff(
     table: TableName,
-    snapshot_a: Annotated[str, argument(metavar="SNAP_A", help="An id, or 'current'.")],
-    snapshot_b: Annotated[str, argument(metavar="SNAP_B", help="An id, or 'current'.")],
+    snapshot_a: Annotated[
+        str | None, argument(metavar="SNAP_A", help="An id, 'current', 'previous' or 'first'; 'previous' when absent.")
+    ] = None,
+    snapshot_b: Annotated[str | None, argument(metavar="SNAP_B", help="The same; 'current' when absent.")] = None,
     fail_on: Annotated[
         list[str] | None,
         option(metavar="RULE", help="Exit with 1 on such a change: 'row_count < -10%'. Repeatable."),
     ] = None,
+    db: Keep = None,
     format: FormatOption = Format.TABLE,
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Show the differences between two snapshots: rows, files, bytes, and each column's statistics."""
-    known_name(table)
-    ids = [snapshot_of(text, "current") for text in (snapshot_a, snapshot_b)]
+    targets, words = check_targets([table]), _pair(snapshot_a, snapshot_b)
     gates = _gates(fail_on or ())
-    with connect(connection) as client:
-        name = find_table(client, table)
+    with reach(connection, targets, words, db) as (client, (target,), failed):
+        name = find_table(client, target)
+        ids = [snapshot_at(client, name, word) for word in words]
         before, after = (table_summary.gather(client, name, at) for at in ids)
         known = before.known and after.known
         caught = evaluate.compare(client, gates, before, ids[0], after, ids[1]) if known else []
@@ -71,8 +76,17 @@ def diff(
     caught = [result for result in caught if result.state is State.PASSED]
     for result in caught:
         warn(f"statflight: {result.column or 'table'}: {result.rule}: {result.detail or result.value}")
-    if caught:
+    if caught or failed:
         sys.exit(1)
+
+
+def _pair(snapshot_a: str | None, snapshot_b: str | None) -> list[str | int]:
+    """The snapshots that are compared: the previous and the current one unless both are given."""
+    if snapshot_a is None:
+        return [PREVIOUS, CURRENT]
+    if snapshot_b is None:
+        misuse(f"{snapshot_a}: name both snapshots, such as {snapshot_a} current, or none for previous and current")
+    return [snapshot_of(snapshot_a), snapshot_of(snapshot_b)]
 
 
 def _gates(texts: Sequence[str]) -> list[rules.Rule]:
@@ -89,9 +103,13 @@ def _write(differences: list[Change], format: Format) -> None:
     elif format is not Format.TABLE:
         render.write(pa.Table.from_pylist(list(map(_row, differences)), _SCHEMA), format)
     elif differences:
-        headers = ("of", "statistic", "before", "after", "change", "%")
+        headers = ["of", "statistic", "before", "after", "change", "%"]
         lines = [[change.of, change.statistic, *_worded(change)] for change in differences]
         right = [False, False, True, True, True, True]
+        if not all(change.certain for change in differences):
+            headers, right = [*headers, "note"], [*right, False]
+            for line, change in zip(lines, differences, strict=True):
+                line.append("" if change.certain else "within the error")
         say_left_out(text.write_text(headers, lines, right=right, whole=("statistic",), spare=("change",)))
 
 
@@ -103,6 +121,7 @@ _SCHEMA = pa.schema(
         "after": pa.string(),
         "change": pa.float64(),
         "change_percent": pa.float64(),
+        "certain": pa.bool_(),
     }
 )
 

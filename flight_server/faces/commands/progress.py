@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from flight_server.client.capture_requests import new_among
 from flight_server.core.views.numbers import count, number
 from flight_server.core.views.reader import ReadAhead
 from flight_server.faces.commands.output import quiet
+from flight_server.faces.present.text import harmless
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
@@ -31,6 +33,29 @@ AT_ONCE = 4  # concurrent calls of one command
 TOGETHER = 32  # tables in one call, if there are many
 MAX_REQUESTS = 10_000  # in one call of several tables
 POLL_SECONDS = 0.5
+LINE_SECONDS = 0.1  # between two lines on a terminal
+
+
+@contextmanager
+def line_on_terminal() -> Iterator[Callable[[str], None]]:
+    """Shows one line at a time on standard error, if that is a terminal; an empty one clears it."""
+    if quiet() or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    shown = 0.0
+
+    def show(words: str) -> None:
+        nonlocal shown
+        if words and time.monotonic() - shown < LINE_SECONDS:
+            return
+        shown = time.monotonic()
+        sys.stderr.write(f"\r\033[K{harmless(words)[: shutil.get_terminal_size().columns - 1]}")
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        show("")
 
 
 def capture_each(

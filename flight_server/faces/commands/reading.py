@@ -5,21 +5,27 @@ from __future__ import annotations
 import sys
 from collections import deque
 from itertools import chain
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import pyarrow as pa
 
-from flight_server.core.views import numbers, shapes, table_summary
-from flight_server.core.views.reader import Reader, read_table
+from flight_server.client.table_names import COLUMNS, of_table
+from flight_server.core.views import numbers, shapes, snapshot_words, table_summary
+from flight_server.core.views.reader import Leaf, Reader, read_table
+from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.faces.commands.common import (
     CONNECTION,
     ConnectionOptions,
+    Keep,
+    Snapshot,
     TableNames,
     check_targets,
     connect,
     each,
     expand,
+    is_path,
     names_of,
+    reach,
     snapshot_of,
 )
 from flight_server.faces.commands.output import misuse, say, say_left_out
@@ -28,23 +34,29 @@ from flight_server.faces.present import render, text
 from flight_server.faces.present.column_labels import labels
 from flight_server.faces.present.render import Format
 
+if TYPE_CHECKING:
+    from flight_server.client import StatsClient
+
 FormatOption = Annotated[Format, option("--format", "-f", help="How rows are written.")]
 SHAPE_BINS = 10
 
 
 def show(
     tables: TableNames,
-    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    snapshot: Snapshot = "current",
+    db: Keep = None,
     format: FormatOption = Format.TABLE,
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Show the statistics of each table that the targets match, a line for each column."""
-    targets, at = check_targets(tables), snapshot_of(snapshot, "current")
+    targets, wanted = check_targets(tables), snapshot_of(snapshot)
     as_text, errors = format is Format.TABLE, dict[str, str]()
-    with connect(connection) as client:
-        names, failed = expand(client, targets)
+    with reach(connection, targets, [wanted], db) as (client, found_targets, unread):
+        names, failed = expand(client, found_targets)
+        failed += unread
 
         def gather(reader: Reader, name: str) -> pa.Table:
+            at = snapshot_at(reader, name, wanted)
             summary = table_summary.gather(reader, name, at, allow_stale=at == "current", shapes=as_text)
             if as_text:
                 if not summary.known:
@@ -155,25 +167,27 @@ def _line(row: table_summary.Row, summary: table_summary.TableSummary) -> dict[s
 
 def query(
     flight: Annotated[str, argument(metavar="FLIGHT", help="Such as stats.columns; sys.flights lists them.")],
+    path: Annotated[str | None, argument(metavar="PATH", help="A table by its path, which alone is read.")] = None,
     columns: Annotated[list[str] | None, option(metavar="A,B", help="Columns, in this order. Repeatable.")] = None,
     where: Annotated[str | None, option(metavar="SQL", help='A condition, such as "ndv > 100".')] = None,
     snapshot: Annotated[
         str | None,
         option(
             metavar="SNAPSHOT",
-            help="stats.* only: an id, 'current' or 'all'.",
+            help="stats.* only: an id, 'current', 'previous', 'first' or 'all'.",
             show_default="current; all if --where names snapshot_id",
         ),
     ] = None,
     allow_stale: Annotated[bool, option("--allow-stale", help="Of one snapshot: include stale rows.")] = False,
     limit: Annotated[int | None, option(min=0, help="Maximum number of rows.")] = None,
+    db: Keep = None,
     format: FormatOption = Format.TABLE,
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Print the rows of any flight."""
     if snapshot is None and flight.startswith("stats."):
         snapshot = "all" if where is not None and "snapshot_id" in where else "current"
-    at = None if snapshot in (None, "all") else snapshot_of(snapshot, "current", "all")
+    at = None if snapshot in (None, "all") else snapshot_of(snapshot, "all")
     if allow_stale and at is None:
         misuse("--allow-stale needs one snapshot of stats.*")
     chosen, tree = names_of(columns), None
@@ -184,7 +198,54 @@ def query(
             tree = parse_where(where)
         except ValueError as error:
             misuse(f"--where: {str(error).removeprefix('[INVALID_ARGUMENT] condition: ')}")
-    with connect(connection) as client:
+    if path is not None and not is_path(path):
+        misuse(f"{path}: not the path of a table; for one of a server, say --where \"table_name = '{path}'\"")
+    if path is None:
+        with connect(connection) as client:
+            render.write(_rows(client, _Read(flight, chosen, tree, at, allow_stale, limit)), format)
+        return
+    with reach(connection, [path], ["current" if at is None else at], db) as (client, _, failed):
+        render.write(_rows(client, _Read(flight, chosen, tree, at, allow_stale, limit)), format)
+    if failed:
+        sys.exit(1)
+
+
+class _Read(NamedTuple):
+    """A read of a flight as it was asked for.
+
+    Attributes:
+        where: The condition, as the client takes it; None for none.
+        at: The snapshot: a word or an id; None for all.
+    """
+
+    flight: str
+    columns: list[str] | None
+    where: Any
+    at: str | int | None
+    allow_stale: bool
+    limit: int | None
+
+    def of(self, client: StatsClient, at: str | int | None, *more: Leaf) -> pa.RecordBatchReader:
+        """The rows at a snapshot, of what further conditions select."""
+        where = self.where if not more else [*more, *_conjuncts(self.where)]
         # Positional: `stream` decides the return type of `read`.
-        rows = client.read(flight, chosen, tree, at, allow_stale, limit, stream=True)
-        render.write(rows, format)
+        return client.read(self.flight, self.columns, where, at, self.allow_stale, self.limit, stream=True)
+
+
+def _rows(client: StatsClient, read: _Read) -> pa.RecordBatchReader:
+    """The rows of a read. Where a word means another snapshot for each table, these are read one after the other."""
+    if read.at not in (snapshot_words.PREVIOUS, snapshot_words.FIRST):
+        return read.of(client, read.at)
+    about = [leaf for leaf in _conjuncts(read.where) if leaf.get("column") in COLUMNS]
+    places = snapshot_words.snapshots_at(client, about, str(read.at))
+    parts = [read.of(client, at, *of_table(name)) for name, at in places.items()]
+    schema = parts[0].schema
+    rows = pa.RecordBatchReader.from_batches(schema, (batch for part in parts for batch in part))
+    return rows if read.limit is None else rows.read_all().slice(0, read.limit).to_reader()
+
+
+def _conjuncts(where: Any) -> list[Any]:
+    """The conditions of a tree that are combined by AND."""
+    if where is None:
+        return []
+    return list(where) if isinstance(where, list) else [where]

@@ -10,14 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.core.views import numbers
+from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.faces.commands.common import (
     CONNECTION,
     ConnectionOptions,
+    Keep,
+    Snapshot,
     TableName,
+    check_targets,
     connect,
     find_table,
-    known_name,
     names_of,
+    reach,
     snapshot_of,
 )
 from flight_server.faces.commands.output import misuse, say, tell, warn
@@ -37,20 +41,20 @@ def scan(
     columns: Annotated[
         list[str] | None, option(metavar="A,B", help="The columns to be read; all when absent. Repeatable.")
     ] = None,
-    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
+    snapshot: Snapshot = "current",
     paths: Annotated[bool, option("--paths", help="Print paths alone, one per line.")] = False,
     max_bytes: Annotated[int | None, option(min=0, help="Exit with 3 if there is more to read.")] = None,
+    db: Keep = None,
     format: Annotated[Format, option("--format", "-f", help="How rows are written.")] = Format.TABLE,
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """List the files that a condition needs, without opening any."""
-    known_name(table)
-    chosen, at = names_of(columns), snapshot_of(snapshot, "current")
+    targets, chosen, at = check_targets([table]), names_of(columns), snapshot_of(snapshot)
     if paths and format is not Format.TABLE:
         misuse("--paths and --format do not go together")
-    with connect(connection) as client:
-        name = find_table(client, table)
-        plan = client.scan(name, where=where, columns=chosen, snapshot=at)
+    with reach(connection, targets, [at], db) as (client, (target,), failed):
+        name = find_table(client, target)
+        plan = client.scan(name, where=where, columns=chosen, snapshot=snapshot_at(client, name, at))
     if paths:
         for path in plan.files["file_path"].to_pylist():
             tell(path)
@@ -64,6 +68,8 @@ def scan(
     if max_bytes is not None and to_read > max_bytes:
         warn(f"statflight: {name}: {to_read} bytes to read, more than the {max_bytes} of --max-bytes")
         sys.exit(TOO_MANY_BYTES)
+    if failed:
+        sys.exit(1)
 
 
 def answer(
@@ -73,7 +79,7 @@ def answer(
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Answer counts, minima and maxima that statistics know exactly."""
-    at = snapshot_of(snapshot, "current")
+    at = snapshot_of(snapshot)
     with connect(connection) as client:
         found = client.answer(sql, snapshot=at)
     if found.values is None:

@@ -16,6 +16,8 @@ OF_COLUMN: Final = (
     *names(lambda each: each.is_shown and not each.is_precision and each.name not in OF_TABLE),
 )
 
+_NAMES: Final = frozenset({"logical_type", "column_name"})  # facts of a column that no sample is needed for
+
 
 @dataclass(frozen=True)
 class Change:
@@ -27,6 +29,7 @@ class Change:
         before, after: Values in the form of the flights.
         change: Difference of two numbers.
         change_percent: Difference in percent of the value before, unless that is zero.
+        certain: False if the error of an estimate, or a bound that is not exact, may be all of the difference.
     """
 
     of: str
@@ -35,6 +38,7 @@ class Change:
     after: Any = None
     change: float | None = None
     change_percent: float | None = None
+    certain: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """The change as an object of JSON values."""
@@ -73,8 +77,48 @@ def _compare(of: str, names: Sequence[str], old: Row, new: Row) -> list[Change]:
         if was is not None and now is not None and _is_number(was) and _is_number(now):
             difference = now - was
             percent = 100 * (now - was) / abs(was) if was else None
-        differences.append(Change(of, statistic, was, now, difference, percent))
+        certain = was is None or now is None or _is_certain(statistic, old, new)
+        differences.append(Change(of, statistic, was, now, difference, percent, certain))
     return differences
+
+
+def _is_certain(statistic: str, old: Row, new: Row) -> bool:
+    """True if two different values of a statistic stand for different ones, whatever their errors are."""
+    if statistic not in _NAMES and ((old.get("row_groups_sampled") or 0) or (new.get("row_groups_sampled") or 0)):
+        return False  # both may be of a sample of the same rows
+    if statistic not in ("ndv", "min", "max"):
+        return True
+    if statistic == "ndv":
+        (low, high), (other_low, other_high) = _distinct(old), _distinct(new)
+        return high < other_low or other_high < low
+    was, now = old[statistic], new[statistic]
+    was_exact, now_exact = (row.get(f"{statistic}_is_exact") is not False for row in (old, new))
+    if was_exact and now_exact:
+        return True
+    first, second = _ordered(was), _ordered(now)
+    if first is None or second is None or was_exact == now_exact:
+        return False
+    # an inexact minimum is one that no value is below, an inexact maximum one that no value is above
+    outer, exact = (first, second) if now_exact else (second, first)
+    return exact < outer if statistic == "min" else exact > outer
+
+
+def _distinct(row: Row) -> tuple[float, float]:
+    """The limits of a number of distinct values."""
+    if row.get("ndv_exact"):
+        return row["ndv"], row["ndv"]
+    low, high = row.get("ndv_lower"), row.get("ndv_upper")
+    rows = row.get("row_count")
+    most = float("inf") if rows is None else rows - (row.get("null_count") or 0)
+    return 0.0 if low is None else low, most if high is None else high
+
+
+def _ordered(bound: Any) -> float | None:
+    """A bound as a number; None if it is none."""
+    try:
+        return float(bound)
+    except (TypeError, ValueError):
+        return None
 
 
 def _is_number(value: Any) -> bool:

@@ -1,0 +1,1 @@
+"""Commands without a server: tables by their paths, captured and read in this process."""
