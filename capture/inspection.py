@@ -63,6 +63,7 @@ def look_at_table(
     return {
         "schema": namespace,
         "name": name,
+        "format": connector.format_of(namespace, name),
         "table_id": described.table_id,
         "location": described.location,
         "schema_hash": described.schema.hash,

@@ -89,7 +89,7 @@ ROOMS = {
         "insight": {"client", "core"},
         "worker": {"client", "core"},
         "process": {"client", "core", "faces", "planning", "worker"},
-        "local": {"client", "core", "process"},  # process: the endpoint of SQL
+        "local": {"client", "core", "planning", "process"},  # process: the endpoint of SQL
         "faces": {"client", "core", "insight", "local", "planning", "process", "worker"},
         "cli": {"client", "faces", "process"},  # process: what each process sets
     },

@@ -23,6 +23,7 @@ FORMATS: Final = Plugins(
         "lance": "capture.connectors.lance.connector:LanceConnector",
         "paimon": "capture.connectors.paimon.connector:PaimonConnector",
         "parquet": "capture.connectors.parquet.connector:ParquetConnector",
+        "mixed": "capture.connectors.mixed:MixedConnector",
     },
 )
 READERS: Final = Plugins(

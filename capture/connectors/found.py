@@ -29,6 +29,7 @@ from store.model.errors import NotFound, UpstreamError, first_line
 
 MAX_FOLDERS: Final = 1000  # most directories that are listed to find the tables below one
 MAX_DEPTH: Final = 4
+_SUFFIX: Final = re.compile(r"\.(parquet|parq|pqt|lance)$", re.IGNORECASE)
 NAMED: Final = 5  # most tables that a message names
 
 
@@ -46,6 +47,11 @@ class Found:
     format: str
     name: str
 
+    @property
+    def table(self) -> str:
+        """The table's name: without the suffix of the format, such as `.parquet`."""
+        return _SUFFIX.sub("", self.name) or self.name
+
 
 def table_at(path: str) -> Found:
     """The table at a path or URI.
@@ -55,7 +61,7 @@ def table_at(path: str) -> Found:
         Unreadable: The place may not be read.
         UpstreamError: The store cannot be reached.
     """
-    place = _place(path)
+    place = open_place(path, {})
     with _reading(path):
         if (found := _recognized(path, place)) is not None:
             return found
@@ -78,14 +84,17 @@ def table_at(path: str) -> Found:
     )
 
 
-def tables_at(path: str) -> list[Found]:
+def tables_at(path: str, options: Mapping[str, str] | None = None) -> list[Found]:
     """The table at a path or URI, or those in the directories below it.
+
+    Args:
+        options: Storage options; those of the environment by default.
 
     Raises:
         NotFound: There is none; the message says what was looked for.
         StatflightError: As `table_at`.
     """
-    place = _place(path)
+    place = open_place(path, options or {})
     with _reading(path):
         if (found := _recognized(path, place)) is not None:
             return [found]
@@ -94,10 +103,6 @@ def tables_at(path: str) -> list[Found]:
             if below:
                 return below
     raise _nothing(path, "no table there, nor in the directories below it")
-
-
-def _place(path: str) -> Place:
-    return open_place(path, {})
 
 
 def _recognized(path: str, place: Place) -> Found | None:

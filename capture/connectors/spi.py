@@ -455,6 +455,10 @@ class Connector(ABC):
     ) -> Iterator[ScanTask]:
         """Yields one task per live data file, with columns in the schema of the snapshot."""
 
+    def format_of(self, namespace: str, name: str) -> str:  # noqa: ARG002  all of most lakes have one
+        """The format of a table."""
+        return self.format
+
     def metadata_document(self, namespace: str, name: str, location: str) -> dict[str, Any]:  # noqa: ARG002  few formats have one
         """The JSON of a table's metadata file at a location; Unimplemented for formats without such files."""
         raise Unimplemented(f"tables of format {self.format} have no metadata file")

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +24,7 @@ from flight_server.core.flight_service import StatflightServer
 from flight_server.core.log import configure
 from flight_server.planning.scans import capture_files
 from flight_server.process.certificates import with_tls
+from flight_server.process.intake import WAIT_SECONDS, Intake, PathLake
 from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.process.listener import Listener, tls_options
 from flight_server.process.runtime import (
@@ -52,8 +53,12 @@ DRAIN_SECONDS: Final = 25.0
 RENEWED_WITHIN: Final = 2.0  # seconds until changed TLS files and tokens take effect
 
 
-def serve(settings: Settings) -> int:
-    """Serves until SIGTERM or SIGINT, then drains and ends the process with status 0. Raises errors of the start."""
+def serve(settings: Settings, lakes: Sequence[PathLake] = ()) -> int:
+    """Serves until SIGTERM or SIGINT, then drains and ends the process with status 0. Raises errors of the start.
+
+    Args:
+        lakes: Lakes to connect; their tables are known when the server says that it listens.
+    """
     configure(settings.log_level, settings.log_format)
     keep_files_private()
     hush_tracebacks()
@@ -98,8 +103,6 @@ def serve(settings: Settings) -> int:
     app.role.listening(listener.public_uri)
     freeze_garbage()
     signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    sys.stdout.write(f"listening on {listener.uri}\n")
-    sys.stdout.flush()
     inner = WorkersEndpoint(start, listener, settings.host)
     queue = app.queue
     jobs = Jobs(queue.is_waiting, queue.died, queue.workers.have_served)
@@ -118,7 +121,12 @@ def serve(settings: Settings) -> int:
     )
     takeover = Housekeeping({"taking over": lambda: app.take_over(listener.public_uri)})
     swept = looked = time.monotonic()
-    status = 0
+    status, intake = 0, Intake(app, lakes)
+    if lakes:
+        intake.start()
+    else:
+        _announce(listener)
+    waits, started = bool(lakes), time.monotonic()
     while (came := signals.next(0.25)) in (None, signal.SIGHUP):
         if came == signal.SIGHUP or time.monotonic() - looked > RENEWED_WITHIN:
             looked = time.monotonic()
@@ -131,6 +139,13 @@ def serve(settings: Settings) -> int:
                 log.error("%s", error)
                 status = 1
                 break
+        if intake.error:
+            log.error("%s", intake.error)
+            status = 1
+            break
+        if waits and (intake.is_over or time.monotonic() - started > WAIT_SECONDS):
+            waits = False
+            _announce(listener)
         if app.database.is_invalidated:  # it can neither be read nor written: exit, as above
             log.error("%s", app.database.trouble())
             status = 1
@@ -154,6 +169,12 @@ def serve(settings: Settings) -> int:
     sys.stderr.flush()
     # at a normal exit DuckDB's bindings would print objects they take for leaked
     os._exit(status)
+
+
+def _announce(listener: Listener) -> None:
+    """Tells the address on standard output, once clients may call."""
+    sys.stdout.write(f"listening on {listener.uri}\n")
+    sys.stdout.flush()
 
 
 def _serve_http(

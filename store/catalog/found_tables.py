@@ -71,7 +71,7 @@ def fields(format: str, found: Found) -> dict[str, Any]:
     return {
         "table_schema": found["schema"],
         "table_name": found["name"],
-        "format": format,
+        "format": found.get("format", format),  # of its own where the lake has several
         "location": found.get("location"),
         "current_snapshot_id": found["current_snapshot_id"],
         "dropped": False,

@@ -82,13 +82,15 @@ def check(
     about = None if expected is None else _expected(*expected)
     if about is None and not suggest and at is None:
         _check_none_compares(rules_given)
-    wanted: list[str | int] = ["current"] if at is None else [at, "current"]
+    wanted: list[str | int] = ["current" if at is None else at, "current"]
+    if at is None and any(rule.of is not None for rule in rules_given):
+        wanted = [grammar.PREVIOUS, "current"]
     if suggest or any(rule.measure == grammar.LEARNED for rule in rules_given):
         wanted = ["newest"]
     with reach(connection, targets, wanted, db) as (client, targets, unread):
         if about is not None:
             failed = for_each(
-                client, targets, lambda _, name: tell_json(client.act("expect", {"table": name, **about}))
+                client, targets, lambda reader, name: tell_json(client.act("expect", _about(reader, name, about)))
             )
         elif suggest:
             failed = for_each(client, targets, _suggest)
@@ -119,6 +121,11 @@ def _expected(measured: str, snapshot: str) -> dict[str, Any]:
     column, _, measure = measured.rpartition(":")
     about = {"measure": measure.strip(), "snapshot": snapshot_of(snapshot)}
     return about | ({"column": column.strip()} if column else {})
+
+
+def _about(reader: Reader, name: str, about: dict[str, Any]) -> dict[str, Any]:
+    """The body of the action `expect` about a table."""
+    return {"table": name, **about, "snapshot": snapshot_at(reader, name, about["snapshot"])}
 
 
 class _Asked(NamedTuple):

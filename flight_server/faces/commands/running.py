@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 from flight_server.faces.commands.common import CONNECTION, Answer, AnswerFormat, ConnectionOptions, pairs_of
 from flight_server.faces.commands.output import misuse, say, tell, tell_json
-from flight_server.faces.commands.parameters import option
+from flight_server.faces.commands.parameters import argument, option
 
 if TYPE_CHECKING:
     from flight_server.core.config import Settings
+    from flight_server.process.intake import PathLake
 
 _LogLevel = Annotated[str | None, option(metavar="LEVEL", help="debug, info, warning or error.", show_default="info")]
 _LogFormat = Annotated[str | None, option(metavar="FORMAT", help="text or json.", show_default="text")]
@@ -56,6 +57,10 @@ class ServeOptions(NamedTuple):
 
 
 def serve(
+    paths: Annotated[
+        list[str] | None,
+        argument(metavar="PATH", help="Tables, or directories of tables, to connect and capture at once."),
+    ] = None,
     config: Annotated[Path | None, option(metavar="FILE", help="TOML; ./statflight.toml when it exists.")] = None,
     *,
     options: ServeOptions,
@@ -74,7 +79,20 @@ def serve(
     # Imported after the settings are checked, so that a mistake is reported at once.
     from flight_server.process.serve import serve as run
 
-    sys.exit(run(settings))
+    sys.exit(run(settings, _lakes_at(paths or [])))
+
+
+def _lakes_at(paths: list[str]) -> list[PathLake]:
+    """The lakes of paths; two of one name are a usage error."""
+    if not paths:
+        return []
+    from flight_server.process.intake import lakes_at
+    from store.model.errors import InvalidArgument
+
+    try:
+        return lakes_at(paths)
+    except InvalidArgument as error:
+        misuse(str(error))
 
 
 def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
