@@ -27,6 +27,7 @@ from flight_server.process.runtime import (
 )
 
 HELP = "Statistics about data: captured from lakes, kept in DuckDB, served as Arrow streams."
+_FLAGS = frozenset({"-q", "--quiet", "-v", "--verbose", "--paths", "--allow-stale", "--"})  # options without a value
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
 
 
@@ -103,7 +104,7 @@ class Commands(click.Group):
         return click.Command(cmd_name, _CONTEXT, call, [*given, *_of_all()], entry.help, examples)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args[0] in COMMANDS and not COMMANDS[args[0]].computes and not any(map(_may_be_path, args[1:])):
+        if args[0] in COMMANDS and not COMMANDS[args[0]].computes and not _names_path(args[1:]):
             leave_numpy_out()
         return super().resolve_command(ctx, args)
 
@@ -118,11 +119,15 @@ class Commands(click.Group):
                 formatter.write_dl(rows)
 
 
-def _may_be_path(argument: str) -> bool:
-    """True for what may be the path of a table, whose capture needs NumPy; also for other arguments with a slash."""
+def _names_path(arguments: list[str]) -> bool:
+    """True if an argument, not the value of an option, may be the path of a table, whose capture needs NumPy."""
     from flight_server.faces.commands.common import is_path
 
-    return is_path(argument)
+    before = ["", *arguments]
+    return any(
+        not word.startswith("-") and (last in _FLAGS or not last.startswith("-")) and is_path(word)
+        for last, word in zip(before, arguments, strict=False)
+    )
 
 
 def _of_all() -> list[click.Parameter]:

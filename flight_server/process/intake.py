@@ -13,9 +13,7 @@ from store.model.errors import InvalidArgument, StatflightError
 
 log = logging.getLogger("statflight.server")
 
-WAIT_SECONDS: Final = (
-    60.0  # for the tables to be found; then the server says that it listens all the same
-)
+WAIT_SECONDS: Final = 60.0  # for the tables to be found; then the server says that it listens all the same
 MIXED: Final = "mixed"
 POLICY: Final = "on"  # columns are captured once found, and again as they change
 

@@ -83,8 +83,9 @@ def check(
     if about is None and not suggest and at is None:
         _check_none_compares(rules_given)
     wanted: list[str | int] = ["current" if at is None else at, "current"]
-    if at is None and any(rule.of is not None for rule in rules_given):
+    if at is None and any(rule.of_added or rule.compares for rule in rules_given):
         wanted = [grammar.PREVIOUS, "current"]
+    wanted += [rule.against for rule in rules_given if rule.against is not None]
     if suggest or any(rule.measure == grammar.LEARNED for rule in rules_given):
         wanted = ["newest"]
     with reach(connection, targets, wanted, db) as (client, targets, unread):

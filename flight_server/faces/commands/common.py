@@ -169,9 +169,9 @@ def reach(
 @contextmanager
 def _captured(paths: Sequence[str], wanted: Wanted, db: Path | None) -> Iterator[Reached]:
     """Captures the tables of paths in this process."""
-    from flight_server.process.runtime import leave_pandas_out
+    from flight_server.process.runtime import postpone_pandas
 
-    leave_pandas_out()
+    postpone_pandas()
     from flight_server.faces.commands.progress import line_on_terminal
     from flight_server.local.tables import LocalTables
     from store.model.errors import StatflightError
@@ -194,6 +194,12 @@ def _captured(paths: Sequence[str], wanted: Wanted, db: Path | None) -> Iterator
                 warn(f"statflight: {line}")
                 failed += 1
             yield Reached(tables.client, names, failed)
+        except StatflightError as error:
+            for name, path in zip(names, paths, strict=False) if not failed else ():
+                error.message = error.message.replace(name, path)
+            if error.hint.startswith("run: statflight"):
+                error.hint = ""  # there is no server to run it for
+            raise
         finally:
             tables.close()
 

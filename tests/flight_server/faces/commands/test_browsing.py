@@ -108,11 +108,11 @@ def test_diff_lists_changes_and_fail_on_sets_the_status(server, run, monkeypatch
     assert status == 0
     changes = {(row.pop("of"), row.pop("statistic")): tuple(row.values()) for row in json.loads(out)}
     assert changes == {
-        ("table", "row_count"): (100, 120, 20, 20.0),
-        ("id", "max"): ("99", "149", None, None),
-        ("id", "ndv"): (100.0, 120.0, 20.0, 20.0),
-        ("gone", "dropped"): (None,) * 4,
-        ("new", "added"): (None,) * 4,
+        ("table", "row_count"): (100, 120, 20, 20.0, True),
+        ("id", "max"): ("99", "149", None, None, True),
+        ("id", "ndv"): (100.0, 120.0, 20.0, 20.0, True),
+        ("gone", "dropped"): (None, None, None, None, True),
+        ("new", "added"): (None, None, None, None, True),
     }
     status, out, _ = run("diff", NAME, 0, 2)
     assert status == 0 and "+20%" in out and "+20 " in out
