@@ -7,6 +7,7 @@ from typing import Final
 EXAMPLES: Final = {
     "demo": ("statflight demo --dir /tmp/demo --keep",),
     "serve": (
+        "statflight serve ./lake --http-port 8816",
         "statflight serve --db stats.duckdb --http-port 8816",
         "statflight serve --config /etc/statflight.toml --checks rules.toml",
         "statflight serve --db b.duckdb --replicate-to s3://bucket/stats --standby",
@@ -60,10 +61,18 @@ EXAMPLES: Final = {
     ),
     "expire": ("statflight expire", "statflight expire orders --no-dry-run"),
     "ls": ("statflight ls", "statflight ls 'lake.sales.*' --format json"),
-    "show": ("statflight show orders", "statflight show 'lake.sales.*' --snapshot 12 --format csv"),
+    "show": (
+        "statflight show s3://bucket/orders",
+        "statflight show orders",
+        "statflight show 'lake.sales.*' --snapshot 12 --format csv",
+    ),
     "joins": ("statflight joins 'lake.*'", "statflight joins orders --format json"),
     "history": ("statflight history orders amount",),
-    "diff": ("statflight diff orders 11 12", "statflight diff orders 11 current --fail-on 'row_count < -10%'"),
+    "diff": (
+        "statflight diff orders",
+        "statflight diff orders 11 12",
+        "statflight diff orders 11 current --fail-on 'row_count < -10%'",
+    ),
     "query": (
         "statflight query stats.columns --columns column_name,ndv --where 'ndv > 100'",
         "statflight query stats.tables --snapshot all --format csv",

@@ -56,6 +56,7 @@ def _run(directory: Path, say: Callable[[str], None]) -> int:
         say(f"java: {finding.detail}. Going on without Spark; {finding.remedy}.")
     say(f"making a small lake in {directory}")
     lakes = [make_delta(directory), *filter(None, [make_iceberg(directory)]), make_parquet(directory)]
+    _Steps("", directory)("show", "./delta/events")  # a table by its path needs no server
     with _server(directory, say) as uri:
         step = _Steps(uri, directory)
         for lake in lakes:

@@ -125,7 +125,7 @@ def test_diff_lists_changes_and_fail_on_sets_the_status(server, run, monkeypatch
         "after": "120",
         "change": "20.0",
         "change_percent": "20.0",
-            "certain": "true",
+        "certain": "true",
     }
     assert run("diff", NAME, 0, 2, "--fail-on", "row_count < -10%", "--fail-on", "gone: ndv > 5")[0] == 0
     status, _, err = run("diff", NAME, 0, 2, "--fail-on", "id: ndv > 10%")
