@@ -67,6 +67,7 @@ def line(
     width: int = 640,
     height: int = 160,
     bands: Sequence[Sequence[float] | None] = (),
+    links: Sequence[str] = (),
 ) -> str:
     """Draws a value over snapshots, with gaps where it is unknown.
 
@@ -75,6 +76,7 @@ def line(
         label: Text alternative for screen readers.
         width, height: Pixels.
         bands: Lowest and highest expected value of each point; those far beyond the values are cut.
+        links: Address that each point leads to; none for none.
     """
     values = [value for _, value in points if value is not None]
     if not values:
@@ -112,7 +114,9 @@ def line(
         path.append(f"{pen}{x:.1f} {y:.1f}")
         pen = "L"
         title = f"{_text(name)}: {numbers.number(value)}"
-        marks.append(f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{title}</title></circle>')
+        dot = f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{title}</title></circle>'
+        link = links[place] if links else ""
+        marks.append(f'<a href="{_text(link)}" aria-label="{title}">{dot}</a>' if link else dot)
     ends = [(LEFT, points[0][0], "start")]
     if len(points) > 1:
         ends.append((width - RIGHT, points[-1][0], "end"))
@@ -120,7 +124,7 @@ def line(
         f'<text x="{x}" y="{height - 6}" text-anchor="{anchor}">{_text(name)}</text>' for x, name, anchor in ends
     )
     body = f'{_frame(width, height, low, high)}{shades}<path class="line" d="{" ".join(path)}"/>{"".join(marks)}{words}'
-    return _svg("history", label, width, height, body)
+    return _svg("history", label, width, height, body, is_one_image=not links)
 
 
 def spark(bars: Sequence[Bar], label: str, width: int = 96, height: int = 20) -> str:
@@ -136,6 +140,16 @@ def spark(bars: Sequence[Bar], label: str, width: int = 96, height: int = 20) ->
         if bar.rows > 0
     )
     return _svg("spark", label, width, height, f'<path class="bar" d="{marks}"/>')
+
+
+def spark_line(shares: Sequence[float | None], label: str, width: int = 48, height: int = 14) -> str:
+    """Draws shares from 0 to 1 over snapshots, without axes, for a cell of a table; nothing for fewer than two."""
+    known = [(place, value) for place, value in enumerate(shares) if value is not None]
+    if len(known) < 2:
+        return ""
+    step = (width - 2) / (len(shares) - 1)
+    path = "L".join(f"{1 + place * step:.1f} {1 + (height - 2) * (1 - value):.1f}" for place, value in known)
+    return _svg("spark", label, width, height, f'<path class="line" d="M{path}"/>')
 
 
 def share(part: float | None, label: str, width: int = 48, height: int = 8) -> str:
@@ -160,9 +174,11 @@ def _frame(width: int, height: int, low: float, high: float) -> str:
     )
 
 
-def _svg(kind: str, label: str, width: int, height: int, body: str) -> str:
+def _svg(kind: str, label: str, width: int, height: int, body: str, *, is_one_image: bool = True) -> str:
+    """A chart; one with links is a group of them, since an image hides what is in it."""
+    role = "img" if is_one_image else "group"
     return (
-        f'<svg class="{kind}" role="img" aria-label="{_text(label)}" width="{width}" height="{height}" '
+        f'<svg class="{kind}" role="{role}" aria-label="{_text(label)}" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}">{body}</svg>'
     )
 

@@ -15,20 +15,26 @@ from flight_server.core.views import catalog_summary, history, numbers, relation
 from flight_server.core.views.reader import Leaf, Reader, equal, read_table, rows_of
 from flight_server.core.views.table_summary import Row
 from flight_server.faces.present import column_labels
+from flight_server.faces.web import overview
 from flight_server.insight import expectations, learned
 from store.model.errors import InvalidArgument
 from store.model.names import join_name, split_name
-from store.model.schemas import EXPECTED
+from store.model.schemas import FLIGHTS
 
 TABLES_A_PAGE: Final = 100
-COLUMNS_A_PAGE: Final = 50
+COLUMNS_A_PAGE: Final = 200
+DRAWN: Final = 20  # columns of a page whose distributions are drawn in full
 FOUND_COLUMNS: Final = 50  # column matches listed for a search
 BINS: Final = 30
 MOST_COMMON: Final = 10
 NEWEST: Final = 20  # snapshots and jobs listed
+SPARKED: Final = 30  # snapshots in the small line of a column's nulls
 POINTS: Final = 200  # snapshots in a line chart
 ANSWERED: Final = 1_000  # rows of an answer to SQL
+ANSWERED_A_PAGE: Final = 200
+MOST_CSV: Final = 100_000  # rows of an answer as CSV
 STATEMENT: Final = 10_000  # characters of a statement
+FLIGHT_NAMES: Final = tuple(FLIGHTS)
 EXAMPLES: Final = (
     "SHOW TABLES",
     "SELECT table_name, sum(row_count) AS live_rows FROM stats.tables GROUP BY table_name ORDER BY live_rows DESC",
@@ -51,6 +57,7 @@ STATES: Final[dict[str, Callable[[pa.Table], pa.ChunkedArray]]] = {
     "not captured": lambda tables: pc.is_null(tables["freshness"]),
 }
 _SAID: Final = ("location", "partition_keys", "description", "tags", "notes")  # of `sys.tables`, besides ABOUT
+FLOATS: Final = ("FLOAT", "DOUBLE")  # which are measured, so that distinct ones are no key
 _SHARE: Final = 0.5  # share of nulls above which a column counts as mostly missing
 
 
@@ -90,6 +97,7 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
         keys = zip(*(tables[name].to_pylist() for name in COLUMNS), strict=True)
         tables = tables.filter(pa.array([key in only for key in keys], pa.bool_()))
     groups = _groups(tables)
+    figures = overview.figures(reader, tables)
     total = tables.num_rows
     tables = _within(tables, asked.within)
     facets = _facets(tables)
@@ -122,6 +130,7 @@ def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]]
         "pages": pages,
         "columns": columns,
         "facets": facets,
+        "figures": figures,
     }
 
 
@@ -206,12 +215,13 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
     summary = table_summary.gather(reader, name, snapshot, allow_stale=snapshot == "current")
     rows = _ordered(summary.rows, asked)
     page, pages, part = _page(len(rows), COLUMNS_A_PAGE, asked.page)
-    shown = rows[part] if asked.page else rows
+    shown = rows[part] if asked.page else rows[:COLUMNS_A_PAGE]
     names, known_as = column_labels.references(summary.rows), column_labels.labels(summary.rows)
     related = relationships.among(reader, lambda other: other == name) if snapshot == "current" else []
     shapes_of = _with_shapes(reader, name, shown, snapshot) if shown else summary
     snapshots = history.snapshots(reader, name)
     counts = {row["snapshot_id"]: row for row in read_table(reader, "stats.tables", name).to_pylist()}
+    nulls = _null_shares(reader, name, shown)
     if not summary.known and not snapshots:
         table_summary.require(reader, name, snapshot)
     about = dict.fromkeys((*catalog_summary.ABOUT, *_SAID)) | next(iter(rows_of(reader, "sys.tables", name)), {})
@@ -233,6 +243,7 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
                 "reference": names[row["column_id"]],
                 "label": known_as[row["column_id"]],
                 "comment": comments.get(row["column_id"]),
+                "null_shares": nulls.get(row["column_id"], []),
             }
             for row in shown
         ],
@@ -245,6 +256,7 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
         if snapshot == "current"
         else [],
         "snapshots": _snapshots(snapshots, counts),
+        "commits": _commits(snapshots, counts),
         "files": _files(reader, name, summary.table, snapshot),
         "checks": _checks(reader, name),
         "publications": rows_of(reader, "sys.publications", name),
@@ -268,6 +280,28 @@ def _ordered(rows: list[Row], asked: Asked) -> list[Row]:
 def _with_shapes(reader: Reader, name: str, rows: Sequence[Row], snapshot: str | int) -> table_summary.TableSummary:
     ids: Leaf = equal("column_id", *(row["column_id"] for row in rows))
     return table_summary.gather(reader, name, snapshot, ids, allow_stale=snapshot == "current", shapes=True)
+
+
+def _null_shares(reader: Reader, name: str, rows: Sequence[Row]) -> dict[int, list[float | None]]:
+    """Column id → the shares of nulls at its newest captured snapshots, oldest first."""
+    if not rows:
+        return {}
+    names = ["column_id", "snapshot_id", "row_count", "null_count"]
+    ids = equal("column_id", *(row["column_id"] for row in rows))
+    found: dict[int, list[float | None]] = {}
+    for row in history.in_order(reader, name, read_table(reader, "stats.columns", name, names, ids).to_pylist()):
+        found.setdefault(row["column_id"], []).append(null_share(row))
+    return {column: shares[-SPARKED:] for column, shares in found.items()}
+
+
+def _commits(snapshots: Sequence[Row], counts: Mapping[int, Row]) -> list[dict[str, Any]]:
+    """Rows and bytes of the newest captured snapshots, oldest first."""
+    captured = [row for row in snapshots if row["snapshot_id"] in counts][-POINTS:]
+    return [
+        {name: row[name] for name in ("snapshot_id", "committed_at")}
+        | {name: counts[row["snapshot_id"]][name] for name in ("row_count", "total_size_bytes")}
+        for row in captured
+    ]
 
 
 def null_share(row: Mapping[str, Any]) -> float | None:
@@ -319,7 +353,11 @@ def _keys(
     groups = read_table(reader, "stats.column_groups", name, snapshot=snapshot).to_pylist()
     named = [([row["column_name"]], row) for row in rows] + [(row["column_names"], row) for row in groups]
     referred = [row["to_columns"] for row in related if row["to"] == name]
-    return [names for names, row in named if _is_unique(row) or names in referred]
+    return [
+        names
+        for names, row in named
+        if names in referred or (_is_unique(row) and not (row["logical_type"] or "").startswith(FLOATS))
+    ]
 
 
 def _is_unique(row: Mapping[str, Any]) -> bool:
@@ -342,7 +380,16 @@ def notes(row: Mapping[str, Any]) -> list[str]:
                 texts.append("constant")
             elif ndv == rows - nulls:
                 texts.append("unique")
+        elif _may_be_unique(row, rows - nulls):
+            texts.append("unique?")
     return texts
+
+
+def _may_be_unique(row: Mapping[str, Any], values: int) -> bool:
+    """True if the interval of an estimate reaches the number of values, and is of these."""
+    low, high = row["ndv_lower"], row["ndv_upper"]
+    is_own = row.get("distribution_snapshot_id") in (None, row.get("snapshot_id"))
+    return bool(low is not None and high is not None and is_own and values > 1 and low <= values <= high)
 
 
 def _snapshots(snapshots: Sequence[Row], counts: Mapping[int, Row]) -> list[dict[str, Any]]:
@@ -358,11 +405,7 @@ def _snapshots(snapshots: Sequence[Row], counts: Mapping[int, Row]) -> list[dict
 
 def _checks(reader: Reader, name: str) -> list[Row]:
     """The newest result of each rule of the server, misses first."""
-    newest: dict[tuple[str, str | None], Row] = {}
-    for row in sorted(rows_of(reader, "sys.checks", name), key=lambda row: row["checked_at"]):
-        if row["state"] != EXPECTED:
-            newest[row["rule"], row["column_name"]] = row
-    return sorted(newest.values(), key=lambda row: row["state"] == "PASSED")
+    return overview.newest(rows_of(reader, "sys.checks", name))
 
 
 def _files(reader: Reader, name: str, table: Row | None, snapshot: str | int) -> dict[str, Any]:
@@ -412,6 +455,30 @@ def answered(statement: str) -> dict[str, Any]:
     return {"statement": statement, "columns": [], "rows": [], "truncated": False, "elapsed_ms": 0}
 
 
+def csv(reader: Reader, statement: str) -> bytes:
+    """The answer of a statement as CSV, of at most MOST_CSV rows; lists and structs as texts.
+
+    Raises:
+        StatflightError: The statement is refused, or too long.
+    """
+    from pyarrow import csv as arrow_csv
+
+    found = reader.sql(_short(statement)).slice(0, MOST_CSV)
+    flat = [
+        pa.array(map(str, column.to_pylist()), pa.string()) if pa.types.is_nested(column.type) else column
+        for column in found.columns
+    ]
+    out = pa.BufferOutputStream()
+    arrow_csv.write_csv(pa.table(flat, found.column_names), out)
+    return bytes(out.getvalue())
+
+
+def _short(statement: str) -> str:
+    if len(statement) > STATEMENT:
+        raise InvalidArgument(f"the statement has more than {STATEMENT:,} characters")
+    return statement
+
+
 def sql(reader: Reader, statement: str) -> dict[str, Any]:
     """A statement with its answer, of at most ANSWERED rows; an empty one has none.
 
@@ -420,10 +487,8 @@ def sql(reader: Reader, statement: str) -> dict[str, Any]:
     """
     if not statement:
         return answered(statement)
-    if len(statement) > STATEMENT:
-        raise InvalidArgument(f"the statement has more than {STATEMENT:,} characters")
     started = time.perf_counter()
-    found = reader.sql(statement)
+    found = reader.sql(_short(statement))
     rows = [list(row.values()) for row in found.slice(0, ANSWERED).to_pylist()]
     return answered(statement) | {
         "columns": found.column_names,

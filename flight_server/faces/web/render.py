@@ -52,6 +52,10 @@ def environment() -> Environment:
         "spark": _spark,
         "histogram": _histogram,
         "line": _line,
+        "load_line": _load_line,
+        "commit_line": _commit_line,
+        "null_line": _null_line,
+        "cell": _cell,
         "breakable": _breakable,
         "partition": _partition,
         "attribute": _attribute,
@@ -85,6 +89,10 @@ def page(template: str, **values: Any) -> str:
         "trouble": "",
         "longest": data.STATEMENT,
         "examples": data.EXAMPLES,
+        "flights": data.FLIGHT_NAMES,
+        "answered_a_page": data.ANSWERED_A_PAGE,
+        "drawn": data.DRAWN,
+        "page": 1,
     }
     return environment().get_template(template).render(**(defaults | values))
 
@@ -241,9 +249,41 @@ def _histogram(row: Row, width: int = 420, height: int = 130, bars: Sequence[Row
     return Markup(charts.histogram(shown, row["logical_type"] or "", words, width, height))  # noqa: S704  as above
 
 
+def _when(row: Row) -> str:
+    """The day of a snapshot's commit, else its id, for an axis."""
+    return str(row["snapshot_id"]) if row["committed_at"] is None else f"{row['committed_at']:%Y-%m-%d}"
+
+
 def _line(rows: Sequence[Row], key: str, name: str) -> Markup:
-    points = [(str(row["snapshot_id"]), row[key]) for row in rows]
-    if len({value for _, value in points if value is not None}) == 0:
+    """A value of a column over snapshots; what was expected lies behind it, unless that is about each load."""
+    bands = [None if key in row["load"] else row["expected"].get(key) for row in rows]
+    return _drawn([(_when(row), row[key]) for row in rows], name, bands)
+
+
+def _load_line(rows: Sequence[Row], key: str, name: str) -> Markup:
+    """A value of the rows that each load added, with what was expected behind it; empty where it is not known."""
+    if not any(key in row["load"] for row in rows):
         return Markup("")
     bands = [row["expected"].get(key) for row in rows]
-    return Markup(charts.line(points, f"{name} over {len(points)} snapshots", 380, 140, bands=bands))  # noqa: S704  as above
+    return _drawn([(_when(row), row["load"].get(key)) for row in rows], name, bands)
+
+
+def _commit_line(rows: Sequence[Row], key: str, name: str, links: Sequence[str] = ()) -> Markup:
+    """A value of a table over commits, each point with a link to its snapshot."""
+    return _drawn([(_when(row), row[key]) for row in rows], name, (), links)
+
+
+def _drawn(points: Sequence[tuple[str, Any]], name: str, bands: Sequence[Any], links: Sequence[str] = ()) -> Markup:
+    if all(value is None for _, value in points):
+        return Markup("")
+    words = f"{name} over {len(points)} snapshots"
+    return Markup(charts.line(points, words, 380, 140, bands=bands, links=links))  # noqa: S704  as above
+
+
+def _null_line(row: Row) -> Markup:
+    return Markup(charts.spark_line(row["null_shares"], f"Nulls of {label(row)} over snapshots"))  # noqa: S704  as above
+
+
+def _cell(value: Any) -> Markup | str:
+    """A cell of a list."""
+    return "" if value is None else _shown(value)

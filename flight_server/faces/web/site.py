@@ -19,7 +19,7 @@ from starlette.routing import Route
 from flight_server.core.auth.challenge import challenge
 from flight_server.core.reads.local_reader import LocalReader
 from flight_server.core.wire import lag
-from flight_server.faces.web import data, render
+from flight_server.faces.web import data, overview, render
 from flight_server.faces.web.data import Asked
 from flight_server.faces.web.sessions import COOKIE, SECONDS, Sessions
 from flight_server.faces.web.urls import LiveUrls
@@ -59,6 +59,14 @@ _STATUS: Final = {
 }
 
 
+_LISTS: Final[dict[str, tuple[str, Callable[[LocalReader], list[dict[str, Any]]], str]]] = {
+    "checks": ("Checks", overview.checks, "The newest result of each rule of `serve --checks`, the worst first."),
+    "changes": ("Changes", overview.changes, "Differences of each captured snapshot from the one before."),
+    "joins": ("Joins", overview.joins, "Columns that refer to others: declared, or found by their values."),
+}
+"""Name of a list → its title, its rows, and what they are."""
+
+
 class Site:
     """The pages of one server.
 
@@ -84,6 +92,7 @@ class Site:
         self._threads: CapacityLimiter | None = None  # made in the event loop that it limits
         self._under_way = 0
         catalog, table, column, sql = map(self._limited, (self._catalog, self._table, self._column, self._sql))
+        listing = self._limited(self._listing)
         self.asgi = Starlette(
             routes=[
                 Route("/", catalog),
@@ -92,7 +101,9 @@ class Site:
                 Route("/table.json", table),
                 Route("/column", column),
                 Route("/column.json", column),
+                *(Route(f"/{name}{twin}", listing) for name in _LISTS for twin in ("", ".json")),
                 Route("/sql", sql),
+                Route("/sql.csv", self._limited(self._csv)),
                 Route("/sql.json", sql),
                 Route("/login", self._login_page, methods=["GET"]),
                 Route("/login", self._login, methods=["POST"]),
@@ -132,10 +143,36 @@ class Site:
 
     def _table(self, request: Request) -> Response:
         name, asked = _parameter(request, "name"), _asked(request, data.COLUMN_ORDERS)
-        urls = LiveUrls("/table", {"name": name})
+        at = _parameter(request, "snapshot")
+        snapshot = int(at) if at.removeprefix("-").isdecimal() and len(at) < 21 else "current"
+        urls = LiveUrls("/table", {"name": name, "snapshot": "" if snapshot == "current" else at})
         return self._answer(
-            request, "table.html", urls, lambda reader: data.table(reader, name, asked), "/table.json", asked
+            request, "table.html", urls, lambda reader: data.table(reader, name, asked, snapshot), "/table.json", asked
         )
+
+    def _listing(self, request: Request) -> Response:
+        name = request.url.path.removeprefix("/").removesuffix(".json")
+        title, read, about = _LISTS[name]
+        asked = _asked(request, ())
+
+        def values(reader: LocalReader) -> dict[str, Any]:
+            return overview.listing(title, read(reader), asked.page, asked.search) | {"about": about}
+
+        return self._answer(request, "list.html", LiveUrls(f"/{name}"), values, f"/{name}.json", asked)
+
+    def _csv(self, request: Request) -> Response:
+        statement = request.query_params.get("q", "").strip()
+        try:
+            caller, _ = self._caller(request)
+            select = self._select
+            run = None if select is None else lambda text: select(text, caller, data.MOST_CSV)
+            body = data.csv(LocalReader(self._app.scanner, caller, run), statement)
+        except Unauthenticated as refusal:
+            return self._ask_for_token(request, str(refusal), True)
+        except (StatflightError, pa.ArrowException, ValueError) as error:
+            return _trouble(error, True)
+        headers = {"Content-Disposition": 'attachment; filename="answer.csv"'}
+        return Response(body, media_type="text/csv", headers=headers)
 
     def _column(self, request: Request) -> Response:
         table, name, then = _parameter(request, "table"), _parameter(request, "name"), _parameter(request, "then")
@@ -156,7 +193,8 @@ class Site:
                     raise
                 return data.answered(statement) | {"trouble": str(error)}
 
-        return self._answer(request, "sql.html", LiveUrls("/sql"), run, "/sql.json")
+        asked = _asked(request, ())
+        return self._answer(request, "sql.html", LiveUrls("/sql"), run, "/sql.json", asked)
 
     def _answer(
         self,

@@ -35,9 +35,21 @@ class LiveUrls:
         """The list of tables, limited to the catalog or schema `within` if given."""
         return _with("/", {"in": within})
 
-    def table(self, name: str) -> str:
-        """The page of a table, by its full name."""
-        return _with("/table", {"name": name})
+    def table(self, name: str, snapshot: int | None = None) -> str:
+        """The page of a table, by its full name, at a snapshot or the current one."""
+        return _with("/table", {"name": name, "snapshot": "" if snapshot is None else str(snapshot)})
+
+    def listing(self, title: str) -> str:
+        """The page of the list of this title."""
+        return f"/{title.lower()}"
+
+    def answer(self, statement: str, page: int) -> str:
+        """A page of the answer of a statement."""
+        return _with("/sql", {"q": statement, "page": "" if page == 1 else str(page)})
+
+    def csv(self, statement: str) -> str:
+        """The answer of a statement as CSV."""
+        return _with("/sql.csv", {"q": statement})
 
     def column(self, table: str, name: str | None, then: int | None = None) -> str:
         """The page of a column, compared with the snapshot `then`; empty if there is none."""
@@ -95,7 +107,7 @@ class FileUrls:
         """The list of tables."""
         return "index.html"
 
-    def table(self, name: str) -> str:
+    def table(self, name: str, _snapshot: int | None = None) -> str:
         """The page of a table, by its full name."""
         return f"{file_name(name)}.html"
 

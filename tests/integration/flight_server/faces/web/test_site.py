@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.core.reads.local_reader import LocalReader
-from flight_server.faces.web import site
+from flight_server.faces.web import data, site
 from flight_server.faces.web.site import HEADERS
 from store.catalog.checks import CheckRow, CheckStore
 from store.model.names import join_name
@@ -112,11 +112,13 @@ def test_tables_are_searched_and_sorted(browser, query, names):
     assert [row["column"] for row in data["columns"]] == (["wage"] if "wage" in query else [])
 
 
-def test_table_page_lists_its_columns_in_pages(browser):
+def test_table_page_lists_its_columns_in_pages(browser, monkeypatch):
     page = browser.get("/table?name=lake.s.t")
-    assert page.status == 200 and "60 columns" in page.text and "page 1 of 2" in page.text
-    data = json.loads(browser.get("/table.json?name=lake.s.t&page=2").text)
-    assert [row["column_name"] for row in data["columns"]] == [f"c{number}" for number in range(51, 61)]
+    assert page.status == 200 and "60 columns" in page.text and "page 1 of" not in page.text
+    monkeypatch.setattr(data, "COLUMNS_A_PAGE", 50)
+    assert "page 1 of 2" in browser.get("/table?name=lake.s.t").text
+    second = json.loads(browser.get("/table.json?name=lake.s.t&page=2").text)
+    assert [row["column_name"] for row in second["columns"]] == [f"c{number}" for number in range(51, 61)]
     first = json.loads(browser.get("/table.json?name=lake.s.t").text)["columns"][0]
     assert sum(bar["rows"] for bar in first["histogram"]) == pytest.approx(199, rel=0.01)
     assert first["quantiles"]["0.5"]
@@ -130,7 +132,13 @@ def test_json_pages_have_the_keys_of_the_protocol_document(browser):
     documented = {
         row[0]: row[1:] for row in (re.findall(r"`([^`]+)`", line) for line in section.splitlines()) if len(row) > 1
     }
-    urls = ("/index.json", "/table.json?name=lake.s.t", "/column.json?table=lake.s.t&name=c1", "/sql.json")
+    urls = (
+        "/index.json",
+        "/table.json?name=lake.s.t",
+        "/column.json?table=lake.s.t&name=c1",
+        "/checks.json",
+        "/sql.json",
+    )
     assert {url.partition("?")[0]: list(json.loads(browser.get(url).text)) for url in urls} == documented
 
 
@@ -424,6 +432,7 @@ def test_pages_beyond_the_limit_are_unavailable_and_health_is_served(app, monkey
         started.release()
         assert finish.wait(30)
         return {
+            "figures": {"tables": 0, "checks": 0, "stale": 0, "changed": 0, "attention": []},
             "catalogs": [],
             "tables": [],
             "matching": 0,

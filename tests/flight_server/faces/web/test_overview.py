@@ -1,0 +1,61 @@
+"""The first page's figures, and the lists of checks and changes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from flight_server.core.auth.principal import ANONYMOUS
+from flight_server.core.reads.local_reader import LocalReader
+from flight_server.core.views import catalog_summary
+from flight_server.faces.web import data, overview, render
+from flight_server.faces.web.data import Asked
+from flight_server.faces.web.urls import LiveUrls
+from store.catalog.checks import CheckRow, CheckStore
+from tests.flight_server.serving import app_in, put
+
+KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
+AT = datetime(2026, 1, 5, tzinfo=UTC)
+
+
+def checked(app, snapshot, state, at):
+    row = CheckRow("x", "mean < 5", "mean", "fail", state, None, "waits for snapshot 2" if state == "WAITING" else "")
+    CheckStore(app.database).put([(app.catalog.get("lake.s.t").table_key, snapshot, [row])], at)
+
+
+def test_first_page_begins_with_what_needs_attention():
+    with app_in() as app:
+        reader = LocalReader(app.scanner, ANONYMOUS)
+        put(app, [KEY | {"snapshot_id": 1, "row_count": 5}], "stats.tables")
+        for minute, (state, count) in enumerate((("FAILED", 1), ("PASSED", 0), ("WAITING", 1))):
+            checked(app, 1, state, AT + timedelta(minutes=minute))
+            found = overview.figures(reader, catalog_summary.tables(reader), AT)
+            assert (found["tables"], found["checks"], len(found["attention"])) == (1, count, count)
+        assert found["attention"] == [{"table": "lake.s.t", "state": "WAITING", "detail": "x: mean < 5"}]
+        page = render.page("catalog.html", url=LiveUrls(), **data.catalog(reader, Asked()))
+        assert "Needs attention" in page and '<span class="amber">waiting</span>' in page
+        table = render.page("table.html", url=LiveUrls("/table"), **data.table(reader, "lake.s.t", Asked()))
+        assert "1 check waits for snapshot 1" in table and "did not pass" not in table
+
+
+def test_lists_are_searched_and_say_how_many():
+    rows = [{"table": f"lake.s.t{number}", "rule": "mean < 5"} for number in range(450)]
+    assert [overview.listing("Checks", rows, page, "")["pages"] for page in (1, 9)] == [3, 3]
+    last = overview.listing("Checks", rows, 3, "")
+    assert (last["matching"], last["page"], len(last["rows"])) == (450, 3, 50)
+    assert overview.listing("Checks", rows, 1, "T44")["matching"] == 11
+
+
+def test_columns_whose_interval_reaches_the_rows_may_be_unique():
+    row = {"nan_count": None, "row_count": 100_000, "null_count": 0, "ndv": 99_000.0, "ndv_exact": False}
+    near = row | {"ndv_lower": 97_000.0, "ndv_upper": 100_000.0, "snapshot_id": 2, "distribution_snapshot_id": 2}
+    assert data.notes(near) == ["unique?"]
+    assert data.notes(near | {"ndv_upper": 99_500.0}) == []
+    assert data.notes(near | {"distribution_snapshot_id": 1}) == []  # of fewer rows
+    assert data.notes(near | {"ndv_lower": None}) == []
+
+
+def test_points_of_a_chart_lead_to_their_snapshots():
+    rows = [{"snapshot_id": i, "committed_at": AT, "row_count": i} for i in (1, 2)]
+    links = [LiveUrls().table("lake.s.t", i) for i in (1, 2)]
+    drawn = str(render.environment().filters["commit_line"](rows, "row_count", "Rows", links))
+    assert 'href="/table?name=lake.s.t&amp;snapshot=2"' in drawn and 'role="group"' in drawn and "2026-01-05" in drawn
