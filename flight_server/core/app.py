@@ -42,6 +42,7 @@ from flight_server.insight.uniqueness import Uniqueness
 from flight_server.insight.webhook import Webhook
 from flight_server.planning.scan_plan import ScanPlanner
 from store.catalog.catalog import Catalog
+from store.catalog.sketch_retention import SketchRetention, superseded, thin
 from store.duckdb.database import Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.queue.job_store import JobStore
@@ -52,6 +53,8 @@ from store.stores import DUCKDB, open_store
 from store.write_through import WriteThrough, forget_store
 
 log = logging.getLogger("statflight.server")
+
+_THINNED_SECONDS = 3600.0  # between two looks for sketches of older snapshots
 
 
 def alone(path: Path) -> tuple[Database, Role]:
@@ -146,7 +149,9 @@ class App:
         )
         self.checking.unique = self._is_unique
         self.auto.is_ruled = self.checking.judges
+        self.sketch_retention = SketchRetention(settings.keep_sketches, settings.keep_sketch_days)
         self._background = [
+            Background("thinning sketches", self._thin_sketches, lambda: _THINNED_SECONDS),
             Background("watch", self.watch.step, self.watch.seconds_left),
             Background("republish", self.publishing.republish, lambda: publishing.STEP_SECONDS),
         ]
@@ -204,6 +209,11 @@ class App:
         table = self.catalog.get(name)
         snapshot_id = self.catalog.snapshot_id(table, snapshot)
         return self.uniqueness.of(table, snapshot_id, column_id, lambda: self.queue.closing)
+
+    def _thin_sketches(self) -> None:
+        tables, keep = self.catalog.tables(), self.sketch_retention
+        if superseded(self.database, tables, keep):
+            self.database.write(lambda connection: thin(connection, self.catalog, tables, keep))
 
     def _captured(self, table: TableEntry) -> None:
         self.auto.captured(table)

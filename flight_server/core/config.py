@@ -227,6 +227,9 @@ class Settings:
         followers: Addresses of followers, which GetFlightInfo names after this server, separated by commas.
         standby: Follow the replica of `replicate_to`, and take over once its writer's lease has ended.
         writer_lease_seconds: How long the writer of a replica may write without renewing its lease.
+        keep_sketches: Of how many of its newest snapshots a table keeps the sketches; 0 means all
+            (`store.catalog.sketch_retention`).
+        keep_sketch_days: For how many days one snapshot a day keeps its sketches; after them one a week.
         replica_keep: Seconds for which generations of a replica stay restorable.
         server: Address that clients and workers connect to.
         token: Bearer token of clients and workers.
@@ -282,6 +285,8 @@ class Settings:
     followers: Annotated[str | None, _flight_addresses] = None
     standby: Annotated[bool, _truth] = False
     writer_lease_seconds: Annotated[float, _seconds] = 10.0
+    keep_sketches: Annotated[int, _whole(0)] = 100
+    keep_sketch_days: Annotated[int, _whole(0, 36_500)] = 90
     replica_keep: Annotated[float, _seconds] = 7 * 86_400.0
     server: Annotated[str, _text] = f"grpc://127.0.0.1:{DEFAULT_PORT}"
     token: Annotated[str | None, _text] = field(default=None, repr=False)

@@ -530,6 +530,17 @@ _ALL: Final = [
         },
     ),
     _plain(
+        "sys.storage",
+        "Rows, snapshots and bytes that are stored of each table, by kind",
+        _TABLE_KEY
+        | {
+            "kind": TEXT,
+            "rows": INT,
+            "snapshots": INT,
+            "bytes": INT,
+        },
+    ),
+    _plain(
         "sys.replication",
         "The role of this server among the replicas of its database",
         {

@@ -10,6 +10,7 @@ from flight_server.core.actions.registry import Call, Results, action
 from flight_server.core.actions.sketch_union import SketchedColumn, Theta, theta_of
 from flight_server.core.wire.scan_request import CURRENT
 from flight_server.insight import learned
+from store.catalog.sketch_retention import superseded, thin
 from store.model import sketches
 from store.model.errors import InvalidArgument
 from store.model.freshness import EXACT
@@ -77,7 +78,7 @@ class _Expiry(Struct):
     dry_run: Truth | None = None
 
 
-@action(_Expiry, "Deletes records of snapshots that the format itself has expired")
+@action(_Expiry, "Deletes records of snapshots that the format itself has expired, and superseded sketches")
 def expire(call: Call, expiry: _Expiry) -> Results:
     app = call.app
     if expiry.table is not None:
@@ -87,10 +88,14 @@ def expire(call: Call, expiry: _Expiry) -> Results:
         tables = [t for t in app.catalog.tables() if call.principal.sees(*t.name)]
     dry = expiry.dry_run is not False
     expired = app.store.expirable(tables) if dry else app.store.expire(tables)
+    thinned = superseded(app.database, tables, app.sketch_retention)
+    if thinned and not dry:
+        app.database.write(lambda connection: thin(connection, app.catalog, tables, app.sketch_retention))
     for table in tables:
-        snapshots = expired.get(table.table_key, [])
-        if snapshots or len(tables) == 1:
-            yield {"table": table.full_name, "snapshots": snapshots, "dry_run": dry}
+        snapshots, of_sketches = expired.get(table.table_key, []), thinned.get(table.table_key, [])
+        if snapshots or of_sketches or len(tables) == 1:
+            sketches_of = {"sketches": of_sketches} if of_sketches else {}
+            yield {"table": table.full_name, "snapshots": snapshots, **sketches_of, "dry_run": dry}
         if not dry:
             app.commit.on_committed(table)
 

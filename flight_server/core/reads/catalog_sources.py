@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import pyarrow as pa
+
 from flight_server.core.reads.scope import FlightSource, ReadScope, limited_to
 from flight_server.core.reads.stats_sources import TABLE_COLUMNS
+from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, parts, stored_columns
 from store.model.schemas import FLIGHTS
 
 _CONSTRAINT_NAME: Final = {
@@ -118,6 +121,35 @@ def _changes() -> Callable[[ReadScope], FlightSource]:
     return _plain(sql, columns, "s.table_key, s.ordinal, s.kind, s.statistic")
 
 
+def _bytes_sql(flight: str) -> str:
+    """SQL of the bytes of the values in a row of a flight's physical table; a list counts eight for each element."""
+    sizes = []
+    for name, type in stored_columns(flight).items():
+        if pa.types.is_string(type):
+            sizes.append(f'coalesce(strlen("{name}"), 0)')
+        elif pa.types.is_binary(type):
+            sizes.append(f'coalesce(octet_length("{name}"), 0)')
+        else:
+            sizes.append(f'coalesce(8 * len("{name}"), 0)' if pa.types.is_list(type) else "8")
+    return " + ".join(sizes)
+
+
+def _storage() -> Callable[[ReadScope], FlightSource]:
+    """What is stored of each table, by flight and for `file_sketches`. Rows of files have spans, and no snapshot."""
+    tables = {part: (flight, "snapshot_id") for flight in BY_SNAPSHOT for part in parts(flight)}
+    tables |= {table: (flight, "NULL::BIGINT") for flight, table in BY_SPAN.items()}
+    each = " UNION ALL ".join(
+        f"SELECT table_key, '{flight}' AS kind, {snapshot} AS snapshot_id, ({_bytes_sql(flight)}) AS size FROM {table}"
+        for table, (flight, snapshot) in tables.items()
+    )
+    sql = (
+        "(SELECT table_key, kind, count(*) AS rows, nullif(count(DISTINCT snapshot_id), 0) AS snapshots,"
+        f" sum(size)::BIGINT AS bytes FROM ({each}) GROUP BY ALL)"
+    )
+    columns = _NAMES | {name: f's."{name}"' for name in ("kind", "rows", "snapshots", "bytes")}
+    return _plain(sql + _OF_TABLES, columns, "t.table_key, s.kind")
+
+
 def _own(flight: str, table: str, order: str, **changed: str) -> Callable[[ReadScope], FlightSource]:
     """A flight stored in a table with the same columns, including the names of the lake's table if it has them."""
     columns = _own_columns(flight) | changed
@@ -215,6 +247,7 @@ SOURCES: Final[dict[str, Callable[[ReadScope], FlightSource]]] = {
     ),
     "sys.changes": _changes(),
     "sys.snapshots": _snapshots,
+    "sys.storage": _storage(),
     "sys.capture_jobs": _own("sys.capture_jobs", "jobs", "s.queued_at, s.job_id"),
     "sys.capture_decisions": _own("sys.capture_decisions", "capture_decisions", "s.decided_at"),
     "sys.column_usage": _own("sys.column_usage", "column_usage", "s.table_key, s.column_name"),
