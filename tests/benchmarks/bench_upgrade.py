@@ -49,8 +49,8 @@ def large(tmp_path_factory) -> Path:
         ((table, snapshot),) = connection.execute(
             "SELECT table_key, snapshot_id FROM stats_sketches_history LIMIT 1"
         ).fetchall()
-        # DuckDB writes them to the log, and again with the checkpoint: half of the file is free then
-        for part in range(MEGABYTES // 32):
+        # DuckDB writes them to the log, and again with the checkpoint: some of the file is free then
+        for part in range(MEGABYTES // 20):
             data = numbers.integers(0, 256, (500, SKETCH_BYTES), np.uint8)
             sketches = pa.table(
                 {"column_id": np.arange(500) + 1000 * (part + 1), "data": [row.tobytes() for row in data]}
