@@ -1,5 +1,7 @@
 """The audit log: an event for each write and each refusal, with the correlation id; none for reads.
 
+The calls of the server's own workers are events of level debug, with a number of jobs in place of their ids.
+
 Events have names of tables, callers and actions, and the code of the answer; never rows, options or tokens.
 """
 
@@ -11,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from flight_server.core.auth.principal import Principal
 from flight_server.core.log import event
 from flight_server.core.wire.action_bodies import split_body
 from store.model.errors import InvalidArgument
@@ -57,12 +60,15 @@ class _Logged(msgspec.Struct):
 _BODIES: Final = msgspec.json.Decoder(_Logged)
 
 
-def write(method: str, caller: str, correlation_id: str, **fields: Any) -> None:
-    """Logs a caller's write, with further fields."""
-    _log(logging.INFO, "write", {"method": method, "caller": caller, "correlation_id": correlation_id} | fields)
+def write(method: str, caller: Principal, correlation_id: str, **fields: Any) -> None:
+    """Logs a caller's write, with further fields; lists of an own worker's call are logged as their lengths."""
+    about = {"method": method, "caller": caller.name, "correlation_id": correlation_id}
+    if caller.is_own:
+        fields = {name: len(value) if isinstance(value, list) else value for name, value in fields.items()}
+    _log(logging.DEBUG if caller.is_own else logging.INFO, "write", about | fields)
 
 
-def action(name: str, body: bytes, caller: str, correlation_id: str, results: Sequence[Any] = ()) -> None:
+def action(name: str, body: bytes, caller: Principal, correlation_id: str, results: Sequence[Any] = ()) -> None:
     """Logs an action that writes. The end of an inspection is not one: it stores nothing itself.
 
     Args:

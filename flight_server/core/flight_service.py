@@ -314,7 +314,7 @@ class StatflightServer(flight.FlightServerBase):
         """Stores the rows of a put or adds them to a draft; returns the answer."""
         if pieces.is_import(descriptor.command):
             answer = self.app.imports.run(caller, reader, call.is_cancelled)
-            audit_log.write("DoPut", caller.name, call.correlation_id, flight="import", **answer)
+            audit_log.write("DoPut", caller, call.correlation_id, flight="import", **answer)
             return answer
         request = ingest.parse_put(descriptor)
         if request.draft is None:
@@ -332,7 +332,7 @@ class StatflightServer(flight.FlightServerBase):
         counts = self.app.store.put([put], idempotency_key=own)
         answer = counts._asdict()
         audit_log.write(
-            "DoPut", caller.name, call.correlation_id, flight=request.flight.name, mode=str(request.mode), **answer
+            "DoPut", caller, call.correlation_id, flight=request.flight.name, mode=str(request.mode), **answer
         )
         if self.metrics is not None:
             self.metrics.put(request.flight.name, counts)
@@ -352,7 +352,7 @@ class StatflightServer(flight.FlightServerBase):
             # the first result is made before anything is sent, so that an error is a refusal, not a broken stream
             items = results if isinstance(results, list) else list(islice(results, 1))
             first = [_result(item) for item in items]
-            audit_log.action(name, body, caller.name, call.correlation_id, items)
+            audit_log.action(name, body, caller, call.correlation_id, items)
             if isinstance(results, list) or not first:
                 return first
             stream = self._stream(call, first, results)
@@ -369,7 +369,7 @@ class StatflightServer(flight.FlightServerBase):
     def _capture(self, call: _Answering, caller: Principal, body: bytes) -> list[dict[str, Any]]:
         """The action `capture`, for a statement."""
         outcomes = list(actions.ACTIONS["capture"].run(self._called(call, caller), body))
-        audit_log.action("capture", body, caller.name, call.correlation_id)
+        audit_log.action("capture", body, caller, call.correlation_id)
         return outcomes
 
     def _stream(

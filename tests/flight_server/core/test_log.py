@@ -13,7 +13,10 @@ from collections.abc import Iterator
 import pytest
 
 from flight_server.core import audit_log
+from flight_server.core.auth.principal import ALL_SCOPES, Principal
 from flight_server.core.log import configure, relay
+
+ME, WORKER = Principal("me", ALL_SCOPES), Principal("w", ALL_SCOPES)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +42,7 @@ def events(stream: io.StringIO) -> list[dict]:
 def test_json_lines_have_time_level_logger_and_event_first():
     stream = configured_stream("json")
     logging.getLogger("statflight.server").warning("the lake %s is away", "l")
-    audit_log.write("DoPut", "me", "c-1", flight="stats.tables", received=3)
+    audit_log.write("DoPut", ME, "c-1", flight="stats.tables", received=3)
     audit_log.refusal("DoGet", "me", "c-2", "UNKNOWN_TABLE", "no table" * 500, "ipv4:1")
     first, write, refusal = events(stream)
     assert list(first)[:4] == ["at", "level", "logger", "event"]
@@ -65,7 +68,7 @@ def test_exception_is_one_line_of_json_or_text_with_its_traceback():
 
 def test_text_has_one_line_per_event():
     stream = configured_stream("text")
-    audit_log.write("DoPut", "me", "c-1", received=3)
+    audit_log.write("DoPut", ME, "c-1", received=3)
     (line,) = stream.getvalue().splitlines()
     assert all(part in line for part in ("write", "[statflight.audit]", "method=DoPut", "received=3"))
     assert "\x1b" not in line
@@ -73,7 +76,7 @@ def test_text_has_one_line_per_event():
 
 def test_events_below_the_level_are_left_out():
     stream = configured_stream("json", "warning")
-    audit_log.write("DoPut", "me", "c-1")
+    audit_log.write("DoPut", ME, "c-1")
     logging.getLogger("statflight.server").info("quiet")
     logging.getLogger("statflight.server").error("loud")
     assert [event["event"] for event in events(stream)] == ["loud"]
@@ -137,7 +140,13 @@ def test_malformed_event_line_is_relayed_as_output():
 def test_audit_log_of_a_publication_names_columns_version_and_orphans():
     stream = configured_stream("json")
     published = {"columns": ["a", "b"], "snapshot_id": 7, "removed_orphans": ["old.puffin"]}
-    audit_log.action("publish", json.dumps({"table": "l.s.t", "to": "iceberg"}).encode(), "me", "c-1", [published])
+    audit_log.action(
+        "publish",
+        json.dumps({"table": "l.s.t", "to": "iceberg"}).encode(),
+        ME,
+        "c-1",
+        [published],
+    )
     (line,) = events(stream)
     assert (line["columns"], line["version"], line["removed_orphans"]) == (["a", "b"], 7, ["old.puffin"])
     assert (line["table"], line["to"]) == ("l.s.t", "iceberg")
@@ -146,7 +155,7 @@ def test_audit_log_of_a_publication_names_columns_version_and_orphans():
 def test_audit_log_omits_inspections_and_reads():
     stream = configured_stream("json")
     for job_id in ("look-1", "task-2", "3"):
-        audit_log.action("finish_job", json.dumps({"job_id": job_id}).encode(), "w", "c")
-        audit_log.action("finish_jobs", json.dumps({"finishes": [{"job_id": job_id}]}).encode(), "w", "c")
-    audit_log.action("read", b"{}", "w", "c")
+        audit_log.action("finish_job", json.dumps({"job_id": job_id}).encode(), WORKER, "c")
+        audit_log.action("finish_jobs", json.dumps({"finishes": [{"job_id": job_id}]}).encode(), WORKER, "c")
+    audit_log.action("read", b"{}", WORKER, "c")
     assert [event.get("job_id") or event["job_ids"] for event in events(stream)] == ["task-2", ["task-2"], "3", ["3"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -11,12 +12,17 @@ from pathlib import Path
 import pytest
 
 import flight_server
+from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.core.config import PREFIX, Settings, load
+from flight_server.process import metrics
+from flight_server.process.metrics import Metrics
 from store.duckdb.database import Database
 from store.replication.join import Plan, start_writer
 from tests.flight_server.live_server import STATFLIGHT
+from tests.flight_server.serving import app_in
 
 DEPLOY = Path(flight_server.__file__).parent / "deploy"
+OF_DATA = {"statflight_check_failing", "statflight_table_stale_seconds"}  # there where a table or rule is
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
@@ -27,6 +33,27 @@ def test_exposure_level_of_the_systemd_unit_is_low():
     if found is None:
         pytest.skip(f"this systemd-analyze has no --offline: {done.stderr[-200:]}")
     assert float(found[1]) <= 3
+
+
+def test_dashboard_and_alert_rules_are_of_metrics_that_the_server_has(tmp_path):
+    yaml = pytest.importorskip("yaml")
+    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
+    used = [target["expr"] for panel in panels for target in panel["targets"]]
+    rules = [
+        rule for group in yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
+    ]
+    used += [rule["expr"] for rule in rules]
+    with app_in(tmp_path) as app:
+        text = Metrics(app, "0", lambda _: ANONYMOUS).exposition(None, "")[2].decode()
+    types = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
+    known = set(types) | {f"{name}_{end}" for name, kind in types.items() for end in ("sum", "count", "total")}
+    names = {name for expr in used for name in re.findall(r"\b(?:statflight|process)_\w+", expr)}
+    assert names and names <= known | OF_DATA, names - known
+    documented = Path(metrics.__file__).read_text()
+    assert all(name in documented for name in OF_DATA)
+    assert all(
+        rule["labels"]["severity"] in ("critical", "warning") and rule["annotations"]["summary"] for rule in rules
+    )
 
 
 def test_image_has_its_own_user_a_health_check_and_known_settings():
