@@ -120,7 +120,7 @@ def history(
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Show a column's statistics at each captured snapshot, oldest first."""
-    with reach(connection, check_targets([table]), ["newest"], db) as (client, (target,), failed):
+    with reach(connection, check_targets([table], paths=True), ["newest"], db) as (client, (target,), failed):
         name = find_table(client, target)
         rows = histories.column_rows(client, name, column)
     if not rows:
@@ -178,7 +178,7 @@ def report(
     """Write a self-contained page about one table, or a directory with an index and a page for each table."""
     from flight_server.faces.web import files
 
-    targets, at = check_targets(tables), snapshot_of(snapshot)
+    targets, at = check_targets(tables, paths=True), snapshot_of(snapshot)
     single = (
         len(targets) == 1
         and (is_path(targets[0]) or not is_pattern(targets[0]))

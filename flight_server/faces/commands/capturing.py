@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 from flight_server.client import reason
 from flight_server.client.capture_requests import requests_for, without_missing
 from flight_server.core.views.reader import ReadAhead, read_table
+from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.core.views.table_summary import require
 from flight_server.faces.commands.common import (
     CONNECTION,
@@ -44,7 +45,9 @@ GOOD = frozenset({"CAPTURED", "QUEUED", "HIT"})
 
 def capture(
     tables: TableNames,
-    snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, 'current' or 'all'.")] = "current",
+    snapshot: Annotated[
+        str, option(metavar="SNAPSHOT", help="An id, 'current', 'previous', 'first' or 'all'.")
+    ] = "current",
     columns: _Columns = None,
     kinds: Annotated[str | None, option(metavar="A,B", help=f"Some of {', '.join(KINDS)}; all when absent.")] = None,
     partition: Annotated[
@@ -69,7 +72,7 @@ def capture(
     budget = {"max_rows": max_rows, "max_bytes": max_bytes, "max_seconds": max_seconds}
     asked = _Asked(
         targets=check_targets(tables),
-        at=snapshot_of(snapshot, "current", "all"),
+        at=snapshot_of(snapshot, "all"),
         kinds=_kinds(kinds),
         columns=names_of(columns),
         partitions=[_partition(text) for text in partition] if partition else None,
@@ -127,7 +130,8 @@ class _Asked(NamedTuple):
             pa.ArrowInvalid: The table lacks a column that was asked for.
         """
         mode = "ASYNC" if self.asynchronous else "SYNC"
-        common: dict[str, Any] = {"table": name, "snapshot": self.at, "mode": mode}
+        at = snapshot_at(reader, name, self.at, captured=False)
+        common: dict[str, Any] = {"table": name, "snapshot": at, "mode": mode}
         common |= {} if self.partitions is None else {"partitions": self.partitions}
         columns = read_table(reader, "information_schema.columns", name, ["column_name", "column_id", "data_type"])
         if not columns.num_rows:
@@ -287,13 +291,15 @@ def resolve(
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Get statistics from the store, or capture them within a budget; prints the outcome of each target."""
-    targets, at = check_targets(tables), snapshot_of(snapshot, "current")
+    targets, at = check_targets(tables), snapshot_of(snapshot)
     with connect(connection) as client:
         names, missing = expand(client, targets)
         requests = [
             request | ({} if budget is None else {"latency_budget_ms": budget})
             for name in names
-            for request in client.capture_requests(name, snapshot=at, columns=names_of(columns))
+            for request in client.capture_requests(
+                name, snapshot=snapshot_at(client, name, at, captured=False), columns=names_of(columns)
+            )
         ]
         outcomes = client.resolve(requests) if requests else []
     answers = list(zip(requests, outcomes, strict=True))

@@ -76,7 +76,7 @@ def check(
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Check rules on each table that the targets match."""
-    targets = check_targets(tables)
+    targets = check_targets(tables, paths=True)
     at = None if against is None else snapshot_of(against)
     rules_given = _rules(rule or [], rules or [], of)
     about = None if expected is None else _expected(*expected)

@@ -360,11 +360,17 @@ TableNames = Annotated[
 ]
 
 
-def check_targets(targets: Iterable[str]) -> list[str]:
-    """Checks names and patterns before the server is called, and removes repetitions; paths stay as they are."""
+def check_targets(targets: Iterable[str], *, paths: bool = False) -> list[str]:
+    """Checks names and patterns before the server is called, and removes repetitions.
+
+    Args:
+        paths: Paths are taken too, and stay as they are.
+    """
     names = list(dict.fromkeys(targets))
     for target in names:
-        if not is_path(target) and not is_pattern(target):
+        if "/" in target and not paths:
+            misuse(f"{target}: a path, and this command takes names; `statflight serve {target}` serves what is there")
+        if not (paths and is_path(target)) and not is_pattern(target):
             known_name(target)
     return names
 

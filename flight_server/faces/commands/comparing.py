@@ -54,7 +54,7 @@ def diff(
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Show the differences between two snapshots: rows, files, bytes, and each column's statistics."""
-    targets, words = check_targets([table]), _pair(snapshot_a, snapshot_b)
+    targets, words = check_targets([table], paths=True), _pair(snapshot_a, snapshot_b)
     gates = _gates(fail_on or ())
     with reach(connection, targets, words, db) as (client, (target,), failed):
         name = find_table(client, target)

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from flight_server.core.views.reader import Reader
+from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.faces.commands.common import (
     CONNECTION,
     Answer,
@@ -41,7 +43,7 @@ def publish(
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Publish the statistics of each table that the targets match."""
-    targets, at = check_targets(tables), snapshot_of(snapshot, "current")
+    targets, at = check_targets(tables), snapshot_of(snapshot)
     more: dict[str, Any] = {"dry_run": True} if dry_run else {}
     more |= {"allow_inherited": True} if allow_inherited else {}
     more |= _options(option)
@@ -49,8 +51,9 @@ def publish(
     errors: dict[str, str] = {}
     with connect(connection) as client:
 
-        def write(_: object, name: str) -> None:
-            for written in client.actions.call("publish", {"table": name, "snapshot": at, "to": to} | more):
+        def write(reader: Reader, name: str) -> None:
+            snapshot_id = snapshot_at(reader, name, at)
+            for written in client.actions.call("publish", {"table": name, "snapshot": snapshot_id, "to": to} | more):
                 rows.append(written)
                 if format is Answer.TEXT:
                     tell(_line(written))

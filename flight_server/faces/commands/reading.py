@@ -49,7 +49,7 @@ def show(
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Show the statistics of each table that the targets match, a line for each column."""
-    targets, wanted = check_targets(tables), snapshot_of(snapshot)
+    targets, wanted = check_targets(tables, paths=True), snapshot_of(snapshot)
     as_text, errors = format is Format.TABLE, dict[str, str]()
     with reach(connection, targets, [wanted], db) as (client, found_targets, unread):
         names, failed = expand(client, found_targets)

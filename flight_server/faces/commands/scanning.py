@@ -49,7 +49,7 @@ def scan(
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """List the files that a condition needs, without opening any."""
-    targets, chosen, at = check_targets([table]), names_of(columns), snapshot_of(snapshot)
+    targets, chosen, at = check_targets([table], paths=True), names_of(columns), snapshot_of(snapshot)
     if paths and format is not Format.TABLE:
         misuse("--paths and --format do not go together")
     with reach(connection, targets, [at], db) as (client, (target,), failed):
@@ -80,6 +80,8 @@ def answer(
 ) -> None:
     """Answer counts, minima and maxima that statistics know exactly."""
     at = snapshot_of(snapshot)
+    if at in ("previous", "first"):
+        misuse(f"--snapshot {at}: an answer is of the current snapshot, or of one by its id")
     with connect(connection) as client:
         found = client.answer(sql, snapshot=at)
     if found.values is None:
