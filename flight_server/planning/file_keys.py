@@ -53,6 +53,7 @@ def having(
     positions: Mapping[str, int],
     column: Column,
     values: Sequence[Scalar],
+    slice: str = "TRUE",
 ) -> pa.Table:
     """The files that may have one of some values in a column.
 
@@ -60,6 +61,7 @@ def having(
         files: Files, with `file_path`.
         positions: Family of rows → position of the snapshot's listing.
         values: Literals.
+        slice: SQL of a condition that is true for rows `s` of these files, perhaps of others.
     """
     if not 0 < files.num_rows <= MAX_FILES_OF_FEW or column.type is None or column.type.kind not in _KINDS:
         return files
@@ -67,7 +69,7 @@ def having(
     if not {"file_sketches", "stats.file_columns"} <= positions.keys() or len(wanted) < len(values):
         return files
     hashes = np.unique(np.array([mmh3.hash64(each, SEED, signed=False)[0] >> 1 for each in wanted], np.uint64))
-    of_column, is_few = f"s.column_id = {int(column.id)}", files.num_rows <= MAX_FILES
+    of_column, is_few = f"s.column_id = {int(column.id)} AND {slice}", files.num_rows <= MAX_FILES
     if not is_few and len(hashes) > _MAX_FEW:
         return files
     size = "TRUE" if is_few else f"octet_length(k.data) <= {FEW_BYTES}"

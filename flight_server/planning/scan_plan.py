@@ -62,8 +62,12 @@ SCHEMA: Final = pa.schema(
 METADATA: Final = b"statflight.scan"
 TABLE: Final = b"statflight.table"
 
+SLICE: Final = 100_000
+"""Files of a listing that are planned at once by readers that take plans in pages: 30 MB of rows if all are kept."""
+
 _LISTINGS: Final = 1024  # snapshots of which the listing is cached
 _ALL, _SOME = "ALL", "SOME"
+_SUMMED: Final = ("s.row_count", "s.size_bytes")
 _UNITS: Final = {"files": "count(*)", "rows": "sum(row_count)", "bytes": "sum(size_bytes)"}
 
 
@@ -79,6 +83,50 @@ class Plan:
     files: pa.Table
     snapshot_id: int
     columns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One of several parts of the files of a listing, by the hash of their paths.
+
+    Attributes:
+        number: The part, from 0.
+        of: Number of parts.
+    """
+
+    number: int = 0
+    of: int = 1
+
+    @property
+    def condition(self) -> str:
+        """SQL that is true for the rows `s` of the part's files."""
+        return "TRUE" if self.of == 1 else f"hash(s.file_path) % {self.of} = {self.number}"
+
+
+WHOLE: Final = Slice()
+
+
+def slices(files: int) -> list[Slice]:
+    """The slices in which a number of files are planned."""
+    number = max(1, -(-files // SLICE))
+    return [Slice(at, number) for at in range(number)]
+
+
+@dataclass(frozen=True)
+class FileTotals:
+    """The data files of a snapshot together.
+
+    Attributes:
+        rows, size_bytes: Their sums; None if those of a file are unknown.
+        has_deletes: Row-level deletes apply to one of them.
+        partitions: The different values of `partition_data_json`, in order.
+    """
+
+    files: int
+    rows: int | None
+    size_bytes: int | None
+    has_deletes: bool
+    partitions: tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -156,6 +204,75 @@ class ScanPlanner:
             return _planned(table, listing, columns, Query(cursor, table.table_key, listing, node, find), added)
 
         return self.reading(table, snapshot, planned, is_cancelled)
+
+    def listed(self, table: TableEntry, snapshot_id: int) -> int:
+        """The number of data files of a snapshot.
+
+        Raises:
+            NotFound: UNKNOWN_SNAPSHOT.
+            NotCaptured: The files of the snapshot are not known.
+        """
+        return self.reading(table, snapshot_id, lambda _, listing: listing.totals["files"])
+
+    def kept(
+        self,
+        table: TableEntry,
+        node: Node | None,
+        columns: Sequence[str],
+        snapshot_id: int,
+        find: Callable[[str], Column],
+        slice: Slice = WHOLE,
+        added: Sequence[str] = (),
+        most: int | None = None,
+    ) -> pa.Table | None:
+        """The files of a plan, or of a slice of it, without a summary; the arguments are those of `plan`.
+
+        Args:
+            most: Files; if more are kept, the result is None.
+        """
+
+        def planned(cursor: Connection, listing: Listing) -> pa.Table | None:
+            read = [listing.columns.find(name).id for name in columns]
+            return Query(cursor, table.table_key, listing, node, find, slice).kept(read or None, added, most)
+
+        return self.reading(table, snapshot_id, planned)
+
+    def digest(self, table: TableEntry, snapshot_id: int) -> tuple[Any, ...]:
+        """Digest of the files that are listed for a snapshot, which stays while the same rows are stored.
+
+        Raises:
+            NotFound: UNKNOWN_SNAPSHOT.
+            NotCaptured: The files of the snapshot are not known.
+        """
+
+        def read(cursor: Connection, listing: Listing) -> tuple[Any, ...]:
+            files = _data_files(table.table_key, listing.positions)
+            sql = f"SELECT count(*), max(s.generation), bit_xor(hash(s.file_path)) {files}"
+            (found,) = cursor.execute(sql).fetchall()
+            return tuple(found)
+
+        return self.reading(table, snapshot_id, read)
+
+    def totals(self, table: TableEntry, snapshot_id: int) -> FileTotals:
+        """The data files of a snapshot together.
+
+        Raises:
+            NotFound: UNKNOWN_SNAPSHOT.
+            NotCaptured: The files of the snapshot are not known.
+        """
+
+        def read(cursor: Connection, listing: Listing) -> FileTotals:
+            sums = [f"CASE WHEN count({name}) = count(*) THEN coalesce(sum({name}), 0) END" for name in _SUMMED]
+            sql = (
+                f"SELECT count(*), {', '.join(sums)}, coalesce(bool_or(len(s.delete_files) > 0), false),"
+                " list_sort(list(DISTINCT coalesce(s.partition_data_json, '')))"
+                f" {_data_files(table.table_key, listing.positions)}"
+            )
+            ((files, rows, size_bytes, has_deletes, partitions),) = cursor.execute(sql).fetchall()
+            known = tuple(text or None for text in partitions or ())
+            return FileTotals(files, rows, size_bytes, has_deletes, known)
+
+        return self.reading(table, snapshot_id, read)
 
     def reading(
         self,
@@ -261,6 +378,7 @@ def _planned(
     read = [listing.columns.find(name).id for name in columns or ()]
     named = tuple(dict.fromkeys([*query.columns, *read]))
     kept = query.kept(read if columns else None, added)
+    assert kept is not None  # there is no limit
     about = {
         "snapshot_id": listing.snapshot_id,
         "format": table.format,
@@ -323,7 +441,12 @@ def _total(counts: pa.ChunkedArray) -> int:
 
 
 class Query:
-    """The query of one scan."""
+    """The query of one scan.
+
+    Args:
+        find: Name in the condition → column; None for the names of the snapshot's schema.
+        slice: The files among which those that are kept are found.
+    """
 
     def __init__(
         self,
@@ -332,20 +455,22 @@ class Query:
         listing: Listing,
         node: Node | None,
         find: Callable[[str], Column] | None = None,
+        slice: Slice = WHOLE,
     ):
-        self._cursor, self._key, self._listing = cursor, table_key, listing
+        self._cursor, self._key, self._listing, self._slice = cursor, table_key, listing, slice
         condition = None if node is None else pruning.of_files(node, find or listing.columns.find, listing.buckets)
         self.columns: tuple[int, ...] = () if condition is None else tuple(condition.columns)
         """Ids of the columns that the condition names."""
         self._condition = pruning.undecided() if condition is not None and listing.facts.merges_rows else condition
         self._files = _data_files(table_key, listing.positions)
 
-    def kept(self, read: Collection[int] | None, added: Sequence[str] = ()) -> pa.Table:
+    def kept(self, read: Collection[int] | None, added: Sequence[str] = (), most: int | None = None) -> pa.Table | None:
         """The files that are kept, by path.
 
         Args:
             read: Ids of the columns that are read; None for all.
             added: Further columns of `stats.files`.
+            most: Files; if bounds keep more, the result is None.
         """
         condition, (all_match, files, parameters) = self._condition, self.parts()
         names = [f'f."{name}"' for name in _OF_FILES]
@@ -356,15 +481,19 @@ class Query:
         match = f"CASE WHEN {all_match} THEN '{_ALL}' ELSE '{_SOME}' END"
         more = "".join(f', f."{name}"' for name in added)
         sql = f'SELECT {columns}, {match} AS "match", {reason} AS kept_because{more} {files}'
-        rows = query(self._cursor, sql, parameters)
+        rows = query(self._cursor, sql if most is None else f"{sql} LIMIT {most + 1}", parameters)
+        if most is not None and rows.num_rows > most:
+            return None
         for column, values in () if condition is None else condition.equalities():
-            rows = file_keys.having(rows, self._cursor, self._key, self._listing.positions, column, values)
+            rows = file_keys.having(
+                rows, self._cursor, self._key, self._listing.positions, column, values, self._slice.condition
+            )
         return rows.cast(pa.schema([*SCHEMA, *map(_FILES.field, added)])).sort_by("file_path")
 
     def parts(self) -> tuple[str, str, list[Any]]:
         """A condition that holds if every row of a file matches, FROM and WHERE clauses of the files `f` that are kept,
         and the parameters of these clauses."""
-        files = f"FROM (SELECT s.* {self._files}) f"
+        files = f"FROM (SELECT s.* {self._files} AND {self._slice.condition}) f"
         if self._condition is None:
             return "TRUE", files, []
         joins, parameters = self._joined(self._condition.columns)
@@ -414,7 +543,7 @@ class Query:
         for at, group in enumerate(self._condition.groups(columns)):
             certain = {id for id, facts in group.items() if self._is_covered(f"{self._rows({id})} AND {facts.prunes}")}
             join = "JOIN" if certain else "LEFT JOIN"
-            sql = pruning.facts_sql(group, self._rows(group), certain)
+            sql = pruning.facts_sql(group, f"{self._rows(group)} AND {self._slice.condition}", certain)
             joins += f" {join} ({sql}) c{at} ON c{at}.file_path = f.file_path"
             parameters += [value for facts in group.values() for value in facts.parameters]
         return joins, parameters

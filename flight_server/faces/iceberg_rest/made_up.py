@@ -14,9 +14,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from flight_server.planning.scan_plan import FileTotals
 from store.model.errors import Unimplemented
 from store.model.logical_types import Kind, parse
 
@@ -198,21 +196,20 @@ def spec_id(nulls: Sequence[bool]) -> int:
     return sum(1 << at for at, is_null in enumerate(nulls) if is_null)
 
 
-def totals(files: pa.Table) -> dict[str, str]:
+def totals(files: FileTotals) -> dict[str, str]:
     """What the summary of a snapshot says of its rows, files and bytes, by which planners estimate; without the rows or
     bytes if those of a file are unknown.
 
     Args:
-        files: Its live files, none with row-level deletes: `row_count` and `size_bytes`.
+        files: Its live files, none with row-level deletes.
     """
-    sums = {"total-records": _sum(files["row_count"]), "total-files-size": _sum(files["size_bytes"])}
-    counts = {"total-data-files": files.num_rows, "total-delete-files": 0}
-    return {name: str(value) for name, value in (sums | counts).items() if value is not None}
-
-
-def _sum(counts: pa.ChunkedArray) -> int | None:
-    """The sum of int64, beyond 64 bits too; None if one is unknown."""
-    return None if counts.null_count else int(pc.sum(counts.cast(pa.decimal128(38))).as_py() or 0)
+    counts = {
+        "total-records": files.rows,
+        "total-data-files": files.files,
+        "total-files-size": files.size_bytes,
+        "total-delete-files": 0,
+    }
+    return {name: str(value) for name, value in counts.items() if value is not None}
 
 
 def document(

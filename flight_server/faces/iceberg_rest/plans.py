@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flight_server.client.conditions.exact_json import dumps
 from flight_server.core.app import App
@@ -19,15 +20,18 @@ from flight_server.faces.iceberg_rest.pyiceberg_files import Asked
 from flight_server.faces.iceberg_rest.residuals import residual_of
 from flight_server.faces.iceberg_rest.tables import Served, Tables, url, values_of
 from flight_server.planning.scan_columns import Columns
-from flight_server.planning.scan_plan import ScanPlanner
+from flight_server.planning.scan_plan import SLICE, WHOLE, ScanPlanner, Slice, slices
 from store.duckdb.lru import LruCache
 from store.model.catalog_entries import TableEntry
-from store.model.errors import InvalidField, NotFound, Unimplemented
+from store.model.errors import InvalidField, NotFound, Unimplemented, UpstreamError
 from store.model.predicates.tree import Node
 
 PAGE: Final = 10_000  # tasks
 RESIDUAL_BYTES: Final = 8 << 20  # of the filter in all tasks of a page
-PLANS_BYTES: Final = 512 << 20  # of plans whose pages are not all fetched; the least recently used goes first
+PLANS_BYTES: Final = 32 << 20  # of plans whose pages are not all fetched; the least recently used goes first
+ROWS_BYTES: Final = 64 << 20  # of the files of such plans; those that found no room are planned again
+_TRIES: Final = 5  # to plan a scan of several pages between two commits to its table
+_PLAN_BYTES: Final = 2_000  # of a plan without its files and its filter
 _COLUMNS: Final = [
     "file_path",
     "file_format",
@@ -42,14 +46,61 @@ _INCREMENTAL: Final = ("start-snapshot-id", "end-snapshot-id")
 
 @dataclass(frozen=True)
 class _Plan:
+    """A planned scan, in the slices of its table's listing.
+
+    Attributes:
+        node: The condition; None if there is none.
+        page: Most tasks of a page.
+    """
+
+    id: str
     caller: str
     table: TableEntry
     served: Served
     snapshot_id: int
-    files: pa.Table
+    asked: Asked
+    node: Node | None
+    columns: Columns
     residual: Any
     internal: bool
-    page: int  # tasks
+    page: int
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The files of a plan in one slice.
+
+    Attributes:
+        starts: The path of the first file of each page. What is captured meanwhile may skip further files, so that
+            pages are ranges of paths, not of rows.
+    """
+
+    slice: Slice
+    starts: Sequence[str]
+
+    def page(self, files: pa.Table, number: int) -> pa.Table:
+        """The files of a page, of those that the slice has."""
+        paths, wanted = files["file_path"], None
+        if number:
+            wanted = pc.greater_equal(paths, self.starts[number])
+        if number + 1 < len(self.starts):
+            before = pc.less(paths, self.starts[number + 1])
+            wanted = before if wanted is None else pc.and_(wanted, before)
+        return files if wanted is None else files.filter(wanted)
+
+
+@dataclass(frozen=True)
+class _Pages:
+    """A plan whose pages are not all fetched.
+
+    Attributes:
+        parts: The slices that have files of the plan.
+        digest: Digest of the listing.
+    """
+
+    plan: _Plan
+    parts: Sequence[_Part]
+    digest: Any
 
 
 class Plans:
@@ -57,7 +108,8 @@ class Plans:
 
     def __init__(self, app: App, tables: Tables):
         self._app, self._tables = app, tables
-        self._plans: LruCache[str, _Plan] = LruCache(PLANS_BYTES)
+        self._plans: LruCache[str, _Pages] = LruCache(PLANS_BYTES)
+        self._rows: LruCache[tuple[str, int], pa.Table] = LruCache(ROWS_BYTES)
 
     def plan(self, caller: Principal, table: TableEntry, body: Mapping[str, Any], *, internal: bool) -> dict[str, Any]:
         """The answer to a plan: the first page of tasks, and the tokens of the others.
@@ -93,39 +145,115 @@ class Plans:
         node = True if filter is None else condition(filter, find, null_differs=not internal)
         if node is False:
             return answer
-        plan = self._app.planner.plan(
-            table, None if node is True else node, (), snapshot_id, find=find, added=["partition_spec_id"]
-        )
         self._app.usage.note(table.table_key, tuple({*columns_of(filter), *texts(body.get("select"))}))
-        files = plan.files.select(_COLUMNS)
-        if internal:
-            looks = _Looks(self._app.planner, table, snapshot_id, columns, find)
-            files = _for_pyiceberg(files, served, Asked(filter, find, body.get("select")), looks, node)
         residual = None if filter is None else residual_of(filter, find)
         residual_bytes = len(dumps(residual))
-        page = max(1, min(PAGE, RESIDUAL_BYTES // residual_bytes))
-        found = _Plan(caller.name, table, served, snapshot_id, files, residual, internal, page)
-        id, pages = secrets.token_urlsafe(16), range(1, -(-files.num_rows // page))
-        if pages:
-            self._plans.put(id, found, files.nbytes + residual_bytes)
-        return answer | self._page(found, 0) | {"plan-tasks": [f"{id}.{number}" for number in pages]}
+        plan = _Plan(
+            secrets.token_urlsafe(16),
+            caller.name,
+            table,
+            served,
+            snapshot_id,
+            Asked(filter, find, body.get("select")),
+            None if isinstance(node, bool) else node,
+            columns,
+            residual,
+            internal,
+            max(1, min(PAGE, RESIDUAL_BYTES // residual_bytes)),
+        )
+        return answer | self._first(plan, residual_bytes)
+
+    def _first(self, plan: _Plan, residual_bytes: int) -> dict[str, Any]:
+        """The first page of a plan, and the tokens of the others. The plan is kept if there are others."""
+        first: pa.Table | None = None
+        for _ in range(_TRIES):
+            settled = self._app.versions.settled(plan.table.table_key)
+            parts, tokens, first = self._parts(plan)
+            if len(tokens) <= 1:
+                break
+            digest = self._app.planner.digest(plan.table, plan.snapshot_id)
+            if settled is not None and settled == self._app.versions.settled(plan.table.table_key):
+                size_bytes = _PLAN_BYTES + residual_bytes + 400 * len(tokens)
+                self._plans.put(plan.id, _Pages(plan, parts, digest), size_bytes)
+                break
+        else:
+            raise UpstreamError("the table changed while the scan was planned", hint="plan the scan again")
+        return {} if first is None else self._page(plan, parts[0].page(first, 0)) | {"plan-tasks": tokens[1:]}
+
+    def _parts(self, plan: _Plan) -> tuple[list[_Part], list[str], pa.Table | None]:
+        """The parts of a plan, the tokens of their pages, and the files of the first part, None if there is none."""
+        first: pa.Table | None = None
+        parts: list[_Part] = []
+        tokens: list[str] = []
+        for slice, files in self._sliced(plan, self._app.planner.listed(plan.table, plan.snapshot_id)):
+            if not files.num_rows:
+                continue
+            starts = files["file_path"].take(pa.array(range(0, files.num_rows, plan.page))).to_pylist()
+            tokens += [f"{plan.id}.{len(parts)}.{number}" for number in range(len(starts))]
+            parts.append(_Part(slice, starts))
+            first = files if first is None else first
+            if len(tokens) > 1:
+                self._rows.put((plan.id, slice.number), files, files.nbytes)
+        return parts, tokens, first
+
+    def _sliced(self, plan: _Plan, listed: int) -> Iterator[tuple[Slice, pa.Table]]:
+        """The files of a plan in each slice of the listing; at once if a condition keeps few of many.
+
+        Args:
+            listed: Number of files in the listing.
+        """
+        if listed > SLICE and plan.node is not None and (few := self._kept(plan, WHOLE, SLICE)) is not None:
+            yield WHOLE, few
+            return
+        for slice in slices(listed):
+            yield slice, self._files(plan, slice)
+
+    def _files(self, plan: _Plan, slice: Slice) -> pa.Table:
+        """The files of a plan in a slice, by path."""
+        files = self._kept(plan, slice)
+        assert files is not None  # there is no limit
+        return files
+
+    def _kept(self, plan: _Plan, slice: Slice, most: int | None = None) -> pa.Table | None:
+        """The files of a plan in a slice, by path; None if bounds keep more than `most`."""
+        planner, find = self._app.planner, plan.asked.find
+        kept = planner.kept(
+            plan.table, plan.node, (), plan.snapshot_id, find, slice, added=["partition_spec_id"], most=most
+        )
+        if kept is None:
+            return None
+        files = kept.select(_COLUMNS)
+        if not plan.internal:
+            return files
+        looks = _Looks(planner, plan.table, plan.snapshot_id, plan.columns, find, slice)
+        return _for_pyiceberg(files, plan.served, plan.asked, looks, plan.node).sort_by("file_path")
 
     def page(self, caller: Principal, table: TableEntry, token: Any) -> dict[str, Any]:
         """A page of a plan.
 
         Raises:
-            NotFound: The token is not one of a plan of this caller and table, or the plan is no longer kept.
+            NotFound: The token is not one of a plan of this caller and table, the plan is no longer kept, or other
+                files are listed for its snapshot by now.
         """
-        id, _, number = token.partition(".") if isinstance(token, str) else ("", "", "")
-        plan = self._plans.get(id)
-        is_page = plan is not None and number.isdecimal() and 0 < int(number[:9]) * plan.page < plan.files.num_rows
-        if plan is None or not is_page or (plan.caller, plan.table.table_key) != (caller.name, table.table_key):
-            raise NotFound("no plan has this page", code="UNKNOWN_PLAN_TASK", hint="plan the scan again")
-        return self._page(plan, int(number))
+        id, at, number = _numbers(token)
+        pages = self._plans.get(id)
+        if pages is None or at >= len(pages.parts):
+            raise _no_page()
+        plan, part = pages.plan, pages.parts[at]
+        is_of_caller = (plan.caller, plan.table.table_key) == (caller.name, table.table_key)
+        if not is_of_caller or number >= len(part.starts):
+            raise _no_page()
+        files = self._rows.get((plan.id, part.slice.number))
+        if files is None:
+            files = self._files(plan, part.slice)
+            if self._app.planner.digest(plan.table, plan.snapshot_id) != pages.digest:
+                raise _no_page()  # other files are listed, so that this page may lack some of the plan
+            self._rows.put((plan.id, part.slice.number), files, files.nbytes)
+        return self._page(plan, part.page(files, number))
 
-    def _page(self, plan: _Plan, number: int) -> dict[str, Any]:
-        """The tasks of a page, and the delete files that they refer to."""
-        rows = plan.files.slice(number * plan.page, plan.page).to_pylist()
+    def _page(self, plan: _Plan, files: pa.Table) -> dict[str, Any]:
+        """The tasks of some files of a plan, and the delete files that they refer to."""
+        rows = files.to_pylist()
         deletes = self._deletes(plan, rows)
         partitions: dict[tuple[int | None, str | None, tuple[int, ...]], dict[str, Any]] = {}
         references: dict[int, int] = {}  # number of a delete file in the snapshot → in this page
@@ -164,6 +292,22 @@ class Plans:
         return self._tables.row_deletes(plan.table, plan.snapshot_id)
 
 
+def _numbers(token: Any) -> tuple[str, int, int]:
+    """The id of a plan, the number of a part and that of a page in it.
+
+    Raises:
+        NotFound: The token is none of a page.
+    """
+    id, *numbers = token.split(".") if isinstance(token, str) else [""]
+    if len(numbers) != 2 or not all(number.isdecimal() and len(number) < 10 for number in numbers):
+        raise _no_page()
+    return id, int(numbers[0]), int(numbers[1])
+
+
+def _no_page() -> NotFound:
+    return NotFound("no plan has this page", code="UNKNOWN_PLAN_TASK", hint="plan the scan again")
+
+
 def _data_file(row: Mapping[str, Any], path: str | None, count: int | None) -> dict[str, Any]:
     """A data file of a task, without its partition.
 
@@ -191,13 +335,14 @@ def _data_file(row: Mapping[str, Any], path: str | None, count: int | None) -> d
 
 @dataclass(frozen=True)
 class _Looks:
-    """What the planner knows of the files of a snapshot."""
+    """What the planner knows of the files of a snapshot in a slice."""
 
     planner: ScanPlanner
     table: TableEntry
     snapshot_id: int
     columns: Columns
     find: Find
+    slice: Slice
 
     def kept(self, node: Node | None) -> pa.ChunkedArray:
         """Paths of the files that may have a row for which a condition is true."""
@@ -209,19 +354,20 @@ class _Looks:
         return None if column is None else self._planned(node, [column.name])["bytes_to_read"]
 
     def _planned(self, node: Node | None, names: Sequence[str]) -> pa.Table:
-        return self.planner.plan(self.table, node, names, self.snapshot_id, find=self.find).files
+        files = self.planner.kept(self.table, node, names, self.snapshot_id, self.find, self.slice)
+        assert files is not None  # there is no limit
+        return files
 
 
-def _for_pyiceberg(files: pa.Table, served: Served, asked: Asked, looks: _Looks, node: Node | bool) -> pa.Table:
+def _for_pyiceberg(files: pa.Table, served: Served, asked: Asked, looks: _Looks, node: Node | None) -> pa.Table:
     """The files of a plan in which pyiceberg finds the rows that there are.
 
     Raises:
         Unimplemented: It would find other rows of some file.
     """
-    planned = None if isinstance(node, bool) else node
 
     def size_of(id: int) -> pa.ChunkedArray | None:
-        return looks.size_of(id, planned)
+        return looks.size_of(id, node)
 
     if served.is_mapped:
         files = pyiceberg_files.with_absent(files, served, asked, size_of)

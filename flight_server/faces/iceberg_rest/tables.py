@@ -199,10 +199,10 @@ class Tables:
             raise Unimplemented(
                 f'files of "{table.full_name}" have field ids of another table, which readers would use'
             )
-        files = self._app.planner.plan(table, None, (), snapshot_id).files
+        files = self._app.planner.totals(table, snapshot_id)
         stored = snapshot_columns(self._app.database, [(table.table_key, snapshot_id)])
         of_snapshot = stored.get((table.table_key, snapshot_id), [])
-        if any(files["delete_files"].to_pylist()):
+        if files.has_deletes:
             raise Unimplemented(
                 f'"{table.full_name}" has row-level deletes (deletion vectors, delete files) of format'
                 f" {table.format}, which readers of Iceberg ignore"
@@ -217,7 +217,7 @@ class Tables:
         else:
             columns = made_up.Columns(made_up.struct_of(of_snapshot), made_up.iceberg_type)
         partition = columns.partition(partition_keys)
-        partitions = files["partition_data_json"].unique().to_pylist() if partition else []
+        partitions = files.partitions if partition else ()
         patterns = {tuple(value is None for value in values_of(text, partition)) for text in partitions}
         ((committed_at,),) = self._app.database.rows(
             "SELECT coalesce(s.committed_at, t.discovered_at) FROM tables t LEFT JOIN snapshots s"
