@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -35,7 +36,9 @@ def s3(options: StorageOptions) -> pafs.FileSystem:
     def of(*names: str) -> str | None:
         return options.text(*(p + n for n in names for p in ("aws_", "", "s3.", "s3_", "client.")))
 
-    endpoint = of("endpoint_url", "endpoint", "endpoint_override")
+    endpoint = of("endpoint_url", "endpoint", "endpoint_override") or _environment(
+        "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"
+    )
     # The library makes three attempts.
     settings: dict[str, Any] = {"connect_timeout": min(5.0, options.timeout), "request_timeout": options.timeout / 3}
     if endpoint:
@@ -50,7 +53,7 @@ def s3(options: StorageOptions) -> pafs.FileSystem:
     }
     if keys["access_key"]:
         settings |= {name: value for name, value in keys.items() if value}
-    if region := of("region", "default_region"):
+    if region := of("region", "default_region") or _environment("AWS_REGION", "AWS_DEFAULT_REGION"):
         settings["region"] = region
     elif endpoint:
         settings["region"] = "us-east-1"
@@ -61,6 +64,11 @@ def s3(options: StorageOptions) -> pafs.FileSystem:
     if virtual or path_style is False:
         settings["force_virtual_addressing"] = True
     return pafs.S3FileSystem(**settings)
+
+
+def _environment(*names: str) -> str | None:
+    """The first of these variables that is not empty, which Arrow's file system does not read by itself."""
+    return next((value for name in names if (value := os.environ.get(name))), None)
 
 
 def gcs(options: StorageOptions) -> pafs.FileSystem:
