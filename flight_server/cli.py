@@ -79,6 +79,7 @@ COMMANDS = {
     "query": Entry(READ, "reading:query", "Print the rows of any flight."),
     "sql": Entry(READ, "sql:sql", "Run SQL over all flights: a statement, standard input, or a prompt."),
     "scan": Entry(READ, "scanning:scan", "List the files that a condition needs, without opening any."),
+    "estimate": Entry(READ, "scanning:estimate", "Estimate what a condition leaves: rows, bytes, distinct values."),
     "answer": Entry(READ, "scanning:answer", "Answer counts, minima and maxima that statistics know exactly."),
     "jobs": Entry(READ, "jobs:jobs", "List jobs, and the captures of the last hour, newest first."),
     "check": Entry(WATCH, "checking:check", "Check rules against the statistics of tables.", True),

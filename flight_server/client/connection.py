@@ -30,6 +30,7 @@ _READS: Final = frozenset(
         "stats_meta",
         "merge_sketches",
         "answer",
+        "estimate",
     }
 )
 

@@ -325,6 +325,39 @@ class StatsReader(Connection):
             command["columns"] = list(columns)
         return Scan(self.read_table, table, self.get(command))
 
+    def estimate(
+        self,
+        table: str,
+        where: Where | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        snapshot: str | int = "current",
+    ) -> dict[str, Any]:
+        """Estimates what a condition leaves of a table, without opening a file.
+
+        Args:
+            table: Full name of the table.
+            where: Condition on its rows, as in `scan`; None for all rows.
+            columns: Columns to be read; None for all.
+            snapshot: "current" or an id.
+
+        Returns:
+            `snapshot_id`; `files` kept of `files_all`; `bytes_to_read`; `row_count`, the rows that satisfy the
+            condition, as `estimate`, `low` and `high`, of which the last two are certain; and `columns`: name →
+            `null_count` and `ndv` of the rows of the files kept, likewise. None where not known.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE, UNKNOWN_SNAPSHOT.
+            pa.ArrowInvalid: See `scan`.
+        """
+        body: dict[str, Any] = {"table": table, "snapshot": snapshot}
+        if where is not None:
+            body["where"] = where if isinstance(where, str) else _tree(where)
+        if columns is not None:
+            body["columns"] = list(columns)
+        (found,) = self.act("estimate", body)
+        return dict(found)
+
     def answer(self, sql: str, *, snapshot: str | int = "current") -> Answer:
         """Answers counts, minima and maxima by statistics alone, where they are known exactly.
 

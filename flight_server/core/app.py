@@ -40,6 +40,7 @@ from flight_server.insight.checking import Checking
 from flight_server.insight.rules import File, load
 from flight_server.insight.uniqueness import Uniqueness
 from flight_server.insight.webhook import Webhook
+from flight_server.planning.estimates import Estimator
 from flight_server.planning.scan_plan import ScanPlanner
 from store.catalog.catalog import Catalog
 from store.catalog.sketch_retention import SketchRetention, superseded, thin
@@ -112,6 +113,7 @@ class App:
         self.slices = SliceCache(settings.cache_bytes)
         self.scanner = Scanner(self.database, self.catalog, self.versions, self.slices, self.streams)
         self.planner = ScanPlanner(self.database, self.catalog, self.streams)
+        self.estimator = Estimator(self.planner)
         self.records = RecordFinder(self.store, self.catalog, self.slices, self.scanner)
         self.usage = Usage(self.database, self.catalog)
         self.prewarmer = Prewarmer(self.scanner, self.usage)

@@ -125,14 +125,14 @@ def _of_table(table_key: int, listing: Listing) -> _Source:
     where = f"s.table_key = {table_key} AND s.snapshot_id = {listing.snapshot_id}"
     kept = (
         "SELECT NULL::VARCHAR AS file_path, s.row_count, TRUE AS matches,"
-        f" {is_whole_sql('s')} AND NOT {_has_other_rows(table_key, listing)} AS whole"
+        f" {is_whole_sql('s')} AND NOT {has_other_rows(table_key, listing)} AS whole"
         f" FROM stats_tables s WHERE {where} UNION ALL SELECT NULL, NULL, TRUE, FALSE"
         f" WHERE NOT EXISTS (FROM stats_tables s WHERE {where})"
     )
     return _Source(kept, (), lambda id: f"FROM stats_columns s WHERE {where} AND s.column_id = {id}", "TRUE", "records")
 
 
-def _has_other_rows(table_key: int, listing: Listing) -> str:
+def has_other_rows(table_key: int, listing: Listing) -> str:
     """SQL that is true if data of the snapshot was found to have another number of rows than its metadata says."""
     where = f"table_key = {table_key} AND snapshot_id = {listing.snapshot_id}"
     doubted = f"{where} AND confidence_level = {CONTRADICTED}"
@@ -145,7 +145,7 @@ def _has_other_rows(table_key: int, listing: Listing) -> str:
 
 def _of_files(table_key: int, listing: Listing, query: Query) -> _Source:
     matches, files, parameters = query.parts()
-    whole = f"{is_whole_sql('f')} AND NOT {_has_other_rows(table_key, listing)}"
+    whole = f"{is_whole_sql('f')} AND NOT {has_other_rows(table_key, listing)}"
     kept = f"SELECT f.file_path, f.row_count, {matches} AS matches, {whole} AS whole {files}"
     pos = listing.positions.get("stats.file_columns", -1)
 

@@ -47,6 +47,10 @@ class Columns:
             params={"column": shown},
         )
 
+    def all(self) -> list[Column]:
+        """All columns, in the order of the schema."""
+        return [column for column, _ in self._columns]
+
     def of_id(self, id: int) -> Column | None:
         """The column with an id; None if there is none."""
         return next((column for column, _ in self._columns if column.id == id), None)

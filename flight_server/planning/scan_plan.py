@@ -30,10 +30,11 @@ from store.model import logical_types
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidField, NotCaptured
 from store.model.format_facts import FormatFacts, facts_in
+from store.model.freshness import is_whole_sql
 from store.model.names import column_key, column_parts
 from store.model.predicates import pruning
 from store.model.predicates.buckets import Bucket
-from store.model.predicates.pruning import Column
+from store.model.predicates.pruning import Column, FileCondition
 from store.model.predicates.tree import Node
 from store.model.schemas import FLIGHTS, PARTITION_SPECS
 from store.model.statistics import INT, TEXT
@@ -456,12 +457,16 @@ class Query:
         node: Node | None,
         find: Callable[[str], Column] | None = None,
         slice: Slice = WHOLE,
+        *,
+        counted: bool = False,
     ):
         self._cursor, self._key, self._listing, self._slice = cursor, table_key, listing, slice
-        condition = None if node is None else pruning.of_files(node, find or listing.columns.find, listing.buckets)
+        found = find or listing.columns.find
+        condition = None if node is None else pruning.of_files(node, found, listing.buckets, counted=counted)
         self.columns: tuple[int, ...] = () if condition is None else tuple(condition.columns)
         """Ids of the columns that the condition names."""
         self._condition = pruning.undecided() if condition is not None and listing.facts.merges_rows else condition
+        self._counted = counted
         self._files = _data_files(table_key, listing.positions)
 
     def kept(self, read: Collection[int] | None, added: Sequence[str] = (), most: int | None = None) -> pa.Table | None:
@@ -484,11 +489,42 @@ class Query:
         rows = query(self._cursor, sql if most is None else f"{sql} LIMIT {most + 1}", parameters)
         if most is not None and rows.num_rows > most:
             return None
-        for column, values in () if condition is None else condition.equalities():
+        rows = self._having(rows)
+        return rows.cast(pa.schema([*SCHEMA, *map(_FILES.field, added)])).sort_by("file_path")
+
+    def counted(self) -> pa.Table:
+        """The files that are kept, with what the counts of their rows need.
+
+        Returns:
+            `file_path`, `row_count`, `size_bytes`, `whole` (the count is of all rows), `matches` (every row does), and
+            the facts of `pruning.of_files` that are numbers of rows; those of a column whose rows are not the file's
+            are null.
+        """
+        assert self._counted
+        all_match, files, parameters = self.parts()
+        numbers = ""
+        for id, facts in () if self._condition is None else self._condition.columns.items():
+            numbers += "".join(
+                f", CASE WHEN r{id} = f.row_count THEN {name} END AS {name}" for name in sorted(facts.counted)
+            )
+        sql = (
+            f"SELECT f.file_path, f.row_count, f.size_bytes, {is_whole_sql('f')} AS whole,"
+            f" coalesce({all_match}, FALSE) AS matches{numbers} {files}"
+        )
+        return self._having(query(self._cursor, sql, parameters))
+
+    @property
+    def condition(self) -> FileCondition | None:
+        """The condition on files; None if all are kept."""
+        return self._condition
+
+    def _having(self, rows: pa.Table) -> pa.Table:
+        """The files that may have the values that the condition asks for, by sketches."""
+        for column, values in () if self._condition is None else self._condition.equalities():
             rows = file_keys.having(
                 rows, self._cursor, self._key, self._listing.positions, column, values, self._slice.condition
             )
-        return rows.cast(pa.schema([*SCHEMA, *map(_FILES.field, added)])).sort_by("file_path")
+        return rows
 
     def parts(self) -> tuple[str, str, list[Any]]:
         """A condition that holds if every row of a file matches, FROM and WHERE clauses of the files `f` that are kept,

@@ -13,11 +13,11 @@ from flight_server.core.app import App
 from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.core.wire.scan_request import CURRENT
 from flight_server.planning import answer_request, answers
-from flight_server.planning.plan_request import PlanRequest
+from flight_server.planning.plan_request import PlanRequest, condition_of
 from flight_server.planning.scan_plan import Plan
 from store.model.catalog_entries import TableEntry
 from store.model.errors import UpstreamError
-from store.model.structs import Snapshot, Struct, Text
+from store.model.structs import Snapshot, Struct, Table, Text
 
 
 def planned(call: Call, request: PlanRequest, capture: Callable[[bytes], list[Any]]) -> Plan:
@@ -61,6 +61,23 @@ def answer(call: Call, query: _Query) -> list[Any]:
             "reason": found.reason,
         }
     ]
+
+
+class _Estimate(Struct):
+    table: Table
+    where: Any = None
+    columns: list[Text] | None = None
+    snapshot: Snapshot = CURRENT
+
+
+@action(_Estimate, "Rows, bytes, nulls and distinct values that a condition leaves of a table", exact=True)
+def estimate(call: Call, asked: _Estimate) -> list[Any]:
+    node = condition_of(asked.where)
+    app = call.app
+    table = app.access.table(asked.table, call.principal, "stats.read")
+    found = app.estimator.estimate(table, node, asked.columns or None, asked.snapshot, call.is_cancelled)
+    app.usage.note(table.table_key, found.named)
+    return [found.body]
 
 
 def capture_files(app: App, table: TableEntry, snapshot: str | int) -> None:

@@ -87,6 +87,10 @@ EXAMPLES: Final = {
         "statflight scan orders --where 'amount > 100' --paths",
         "statflight scan orders --where 'id = 5' --max-bytes 1000000",
     ),
+    "estimate": (
+        "statflight estimate lake.sales.orders --where \"region = 'north'\"",
+        "statflight estimate orders --where 'id >= 300' --columns id,price --format json",
+    ),
     "answer": ("statflight answer 'SELECT count(*), max(day) FROM lake.sales.orders WHERE region = 5'",),
     "jobs": ("statflight jobs --active --watch", "statflight jobs --cancel JOB"),
     "check": (

@@ -3,8 +3,9 @@ without one."""
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,7 @@ from flight_server.core.views import numbers
 from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.faces.commands.common import (
     CONNECTION,
+    Answer,
     ConnectionOptions,
     Keep,
     Snapshot,
@@ -70,6 +72,54 @@ def scan(
         sys.exit(TOO_MANY_BYTES)
     if failed:
         sys.exit(1)
+
+
+def estimate(
+    table: TableName,
+    where: Annotated[str | None, option(metavar="SQL", help='A condition, such as "id = 5".')] = None,
+    columns: Annotated[
+        list[str] | None, option(metavar="A,B", help="The columns to be read; all when absent. Repeatable.")
+    ] = None,
+    snapshot: Snapshot = "current",
+    db: Keep = None,
+    format: Annotated[Answer, option("--format", "-f", help="How the estimate is written.")] = Answer.TEXT,
+    connection: ConnectionOptions = CONNECTION,
+) -> None:
+    """Estimate what a condition leaves of a table, without opening a file."""
+    targets, chosen, at = check_targets([table], paths=True), names_of(columns), snapshot_of(snapshot)
+    with reach(connection, targets, [at], db) as (client, (target,), failed):
+        name = find_table(client, target)
+        found = client.estimate(name, where, columns=chosen, snapshot=snapshot_at(client, name, at))
+    if format is Answer.JSON:
+        tell(json.dumps(render.plain(found), ensure_ascii=False))
+    else:
+        _write_estimate(found)
+    if failed:
+        sys.exit(1)
+
+
+def _write_estimate(found: dict[str, Any]) -> None:
+    read = found["bytes_to_read"]
+    tell(
+        f"{_interval(found['row_count'])} rows, {numbers.count(found['files'])} of"
+        f" {numbers.count(found['files_all'])} files, {'unknown' if read is None else numbers.size(read)} to read"
+    )
+    rows = [
+        [name, _interval(column["null_count"]), _interval(column["ndv"])] for name, column in found["columns"].items()
+    ]
+    if rows:
+        text.write_text(("column", "nulls", "distinct"), rows, right=[False, True, True])
+
+
+def _interval(interval: dict[str, float | None] | None) -> str:
+    """An interval as text: a number alone if it is certain, else with its limits."""
+    if interval is None:
+        return "unknown"
+    low, estimate, high = (interval[name] for name in ("low", "estimate", "high"))
+    if low == high and high is not None:
+        return numbers.count(round(high))
+    shown = ["unknown" if each is None else numbers.count(round(each)) for each in (estimate, low, high)]
+    return f"{shown[0]} ({shown[1]} to {shown[2]})"
 
 
 def answer(

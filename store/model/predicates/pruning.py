@@ -30,19 +30,25 @@ with the literal as readers with either precision do: as the nearest float and a
 compares with a literal that is no integer by value, and as a double, of which an INT beyond 2^53 and a DECIMAL of more
 than 15 digits have the same one as their neighbours. A time between two microseconds is both of them, because readers
 without nanoseconds cut or round it.
+
+**Counts.** Where they are asked for (`predicates.row_counts`), each comparison gets the least and the greatest number
+of rows of a file that satisfy it. A row with a null satisfies none, so that counts of nulls tell more than the two
+questions do: where all values satisfy a comparison, as many rows do as there are values.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
 
-from store.model.freshness import prunes_sql
+from store.model.freshness import UNCONFIRMED, prunes_sql
 from store.model.logical_types import FLOATING, Kind, LogicalType
 from store.model.predicates import bounds, buckets
 from store.model.predicates.bounds import KEYS, kind_sql
@@ -83,13 +89,13 @@ class Column:
     type: LogicalType | None
 
 
-class _Constant(Enum):
+class Constant(Enum):
     NEVER = False  # no row satisfies it, nor its negation
     UNDECIDED = None  # any row may
 
 
 @dataclass(frozen=True)
-class _Test:
+class Comparison:
     """A comparison within a condition, NOT moved into its operator.
 
     Attributes:
@@ -105,16 +111,16 @@ class _Test:
 
 
 @dataclass(frozen=True)
-class _Every:
-    children: tuple[_Plain, ...]
+class Every:
+    children: tuple[Plain, ...]
 
 
 @dataclass(frozen=True)
-class _Any:
-    children: tuple[_Plain, ...]
+class AnyOf:
+    children: tuple[Plain, ...]
 
 
-_Plain = _Every | _Any | _Test | _Constant
+Plain = Every | AnyOf | Comparison | Constant
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,8 @@ class Facts:
     low: str
     lookups: str
     parameters: Sequence[Any]
+    counted: frozenset[str] = frozenset()
+    """The names in `selected` that are numbers of rows."""
 
     @property
     def prunes(self) -> str:
@@ -163,7 +171,7 @@ def facts_sql(columns: Mapping[int, Facts], rows: str, certain: Collection[int] 
     selected = {id: facts.sqls(id, certain=id in certain) for id, facts in columns.items()}
     if len(columns) > 1:
         chosen = (
-            f"bool_or(CASE WHEN s.column_id = {int(id)} THEN {sql} END) AS {name}"
+            f"{_aggregate(name, columns[id])}(CASE WHEN s.column_id = {int(id)} THEN {sql} END) AS {name}"
             for id, sqls in selected.items()
             for name, sql in sqls.items()
         )
@@ -172,6 +180,11 @@ def facts_sql(columns: Mapping[int, Facts], rows: str, certain: Collection[int] 
     more += f", {facts.low} AS low" if facts.low else ""
     keyed = f"FROM (SELECT s.*{more} {rows}) s{facts.lookups}" if more else rows
     return f"SELECT s.file_path, {', '.join(f'{sql} AS {name}' for name, sql in selected[id].items())} {keyed}"
+
+
+def _aggregate(name: str, facts: Facts) -> str:
+    """The aggregate that picks the only value of a fact among the rows of one file."""
+    return "max" if name in facts.counted else "bool_or"
 
 
 @dataclass(frozen=True)
@@ -191,10 +204,20 @@ class FileCondition:
     known: str
     all: str
     reason: str
-    _tree: _Plain
-    _numbers: Mapping[_Test, int]
-    buckets: Mapping[_Test, str]
+    _tree: Plain
+    _numbers: Mapping[Comparison, int]
+    buckets: Mapping[Comparison, str]
     """Comparison → a condition on the file `f`, see `predicates.buckets`."""
+
+    @property
+    def tree(self) -> Plain:
+        """The condition without NOT, BETWEEN and short INs."""
+        return self._tree
+
+    @property
+    def tests(self) -> Mapping[Comparison, int]:
+        """Comparison → its number in the names of facts."""
+        return self._numbers
 
     def equalities(self) -> list[tuple[Column, tuple[Scalar, ...]]]:
         """Columns and literals one of which every row that satisfies the condition has in the column."""
@@ -213,11 +236,15 @@ class FileCondition:
 
 def undecided() -> FileCondition:
     """A condition that no file's rows can decide, because they are not those that readers see."""
-    return FileCondition({}, "TRUE", "FALSE", "FALSE", f"'{NOT_PRUNING}'", _Constant.UNDECIDED, {}, {})
+    return FileCondition({}, "TRUE", "FALSE", "FALSE", f"'{NOT_PRUNING}'", Constant.UNDECIDED, {}, {})
 
 
 def of_files(
-    node: Node, find: Callable[[str], Column], fields: Mapping[int, Sequence[Bucket]] = MappingProxyType({})
+    node: Node,
+    find: Callable[[str], Column],
+    fields: Mapping[int, Sequence[Bucket]] = MappingProxyType({}),
+    *,
+    counted: bool = False,
 ) -> FileCondition:
     """Translates a condition on rows to SQL about files.
 
@@ -225,6 +252,9 @@ def of_files(
         find: Name of a column → the column; raises if there is none.
         fields: Column id → partition fields with its buckets. If there are any, the SQL is about a row `f` of
             `stats.files` too.
+        counted: The facts include numbers of rows: for each comparison `l…`, `h…` and `e…`, the least and the greatest
+            number of rows that satisfy it and a guess between them; for each column `r…` and `v…`, rows and values.
+            All are null where not known.
 
     Raises:
         BadLiteral: A literal cannot be read as its column's type.
@@ -232,7 +262,7 @@ def of_files(
     tree = _plain(node, find, negated=False)
     numbers = {test: at for at, test in enumerate(dict.fromkeys(_tests_of(tree)))}
     columns = {
-        column.id: _facts({at: test for test, at in numbers.items() if test.column == column}, column)
+        column.id: _facts({at: test for test, at in numbers.items() if test.column == column}, column, counted)
         for column in dict.fromkeys(test.column for test in numbers)
     }
     undecided = "".join(
@@ -260,67 +290,67 @@ def of_files(
     )
 
 
-def _equalities(node: _Plain) -> Iterator[tuple[Column, tuple[Scalar, ...]]]:
+def _equalities(node: Plain) -> Iterator[tuple[Column, tuple[Scalar, ...]]]:
     """Yields columns and literals one of which every row that satisfies the condition has in the column."""
     match node:
-        case _Every(children):
+        case Every(children):
             for child in children:
                 yield from _equalities(child)
-        case _Any(children):
-            tests = [child for child in children if isinstance(child, _Test) and child.op is Op.EQ]
+        case AnyOf(children):
+            tests = [child for child in children if isinstance(child, Comparison) and child.op is Op.EQ]
             if len(tests) == len(children) > 0 and len({test.column.id for test in tests}) == 1:
                 yield tests[0].column, tuple(value for test in tests for value in test.values)
-        case _Test(column, op, values, negated):
+        case Comparison(column, op, values, negated):
             if op is Op.EQ or (op is Op.IN and not negated):
                 yield column, values
 
 
 def _joined(
-    node: _Plain,
-    numbers: Mapping[_Test, int],
+    node: Plain,
+    numbers: Mapping[Comparison, int],
     fact: str,
     unknown: str,
-    within: Mapping[_Test, str],
+    within: Mapping[Comparison, str],
     among: Collection[int] | None = None,
 ) -> str:
     match node:
-        case _Every(children) | _Any(children):
-            word = " AND " if isinstance(node, _Every) else " OR "
+        case Every(children) | AnyOf(children):
+            word = " AND " if isinstance(node, Every) else " OR "
             return f"({word.join(_joined(child, numbers, fact, unknown, within, among) for child in children)})"
-        case _Test(column):
+        case Comparison(column):
             own = f"coalesce({fact}{numbers[node]}, {unknown})"
             if among is not None and column.id not in among:
                 own = unknown
             return f"({own} AND {within[node]})" if node in within else own
-    return "FALSE" if node is _Constant.NEVER else unknown
+    return "FALSE" if node is Constant.NEVER else unknown
 
 
-def _tests_of(node: _Plain) -> list[_Test]:
+def _tests_of(node: Plain) -> list[Comparison]:
     match node:
-        case _Every(children) | _Any(children):
+        case Every(children) | AnyOf(children):
             return [test for child in children for test in _tests_of(child)]
-        case _Test():
+        case Comparison():
             return [node]
     return []
 
 
-def _plain(node: Node, find: Callable[[str], Column], *, negated: bool) -> _Plain:
+def _plain(node: Node, find: Callable[[str], Column], *, negated: bool) -> Plain:
     """The condition without NOT, BETWEEN and short INs."""
     match node:
         case Not(child):
             return _plain(child, find, negated=not negated)
         case And(children) | Or(children):
             parts = tuple(_plain(child, find, negated=negated) for child in children)
-            return _Every(parts) if isinstance(node, And) is not negated else _Any(parts)
+            return Every(parts) if isinstance(node, And) is not negated else AnyOf(parts)
     column = find(node.column)
     if node.op in (Op.IS_NULL, Op.IS_NOT_NULL):
-        return _Test(column, _NEGATED[node.op] if negated else node.op, (), negated)
+        return Comparison(column, _NEGATED[node.op] if negated else node.op, (), negated)
     return _comparison(node, column, negated)
 
 
-def _comparison(leaf: Leaf, column: Column, negated: bool) -> _Plain:
+def _comparison(leaf: Leaf, column: Column, negated: bool) -> Plain:
     if column.type is None or column.type.kind not in KEYS:
-        return _Constant.UNDECIDED
+        return Constant.UNDECIDED
     kind = column.type.kind
     for value in leaf.values:
         if value is not None and bounds.read(_local(value, kind), kind) is None:
@@ -332,25 +362,25 @@ def _comparison(leaf: Leaf, column: Column, negated: bool) -> _Plain:
             )
     values = tuple(None if value is None else _local(value, kind) for value in leaf.values)
     if kind in FLOATING and any(_is_nan(value) for value in values):
-        return _Constant.UNDECIDED
+        return Constant.UNDECIDED
     if leaf.op is Op.BETWEEN:
         sides = tuple(_single(column, op, v, negated) for op, v in zip((Op.GTE, Op.LTE), values, strict=True))
-        return _Any(sides) if negated else _Every(sides)
+        return AnyOf(sides) if negated else Every(sides)
     if leaf.op is not Op.IN:
         return _single(column, leaf.op, values[0], negated)
     if len(values) <= MAX_LISTED:
         members = tuple(_single(column, Op.EQ, value, negated) for value in values)
-        return _Every(members) if negated else _Any(members)
+        return Every(members) if negated else AnyOf(members)
     if negated and None in values:
-        return _Constant.NEVER
+        return Constant.NEVER
     known = [value for value in values if value is not None]
     if kind is not Kind.FLOAT and any(len(bounds.readings(value, column.type)) > 1 for value in known):
-        return _Constant.UNDECIDED  # a lookup finds the readings of a literal, and not what is between them
-    return _Test(column, Op.IN, tuple(known), negated)
+        return Constant.UNDECIDED  # a lookup finds the readings of a literal, and not what is between them
+    return Comparison(column, Op.IN, tuple(known), negated)
 
 
-def _single(column: Column, op: Op, value: Scalar, negated: bool) -> _Plain:
-    return _Constant.NEVER if value is None else _Test(column, _NEGATED[op] if negated else op, (value,), negated)
+def _single(column: Column, op: Op, value: Scalar, negated: bool) -> Plain:
+    return Constant.NEVER if value is None else Comparison(column, _NEGATED[op] if negated else op, (value,), negated)
 
 
 def _local(value: Scalar, kind: Kind) -> Scalar:
@@ -384,7 +414,7 @@ def _expected(kind: Kind) -> str:
 # Facts of one column.
 
 
-def _facts(tests: Mapping[int, _Test], column: Column) -> Facts:
+def _facts(tests: Mapping[int, Comparison], column: Column, counted: bool) -> Facts:
     kind = None if column.type is None else column.type.kind
     is_typed = "TRUE" if kind is None or kind not in KEYS else f"coalesce({kind_sql(kind, 's.logical_type')}, FALSE)"
     bounds_of = _Bounds(column.type)
@@ -399,8 +429,48 @@ def _facts(tests: Mapping[int, _Test], column: Column) -> Facts:
             members.append(bounds_of.members(test.values))
         selected[f"m{at}"] = f"CASE WHEN {decided} THEN {bounds_of.may(test, at, parameters)} END"
         selected[f"a{at}"] = f"{decided} AND {bounds_of.all(test, at, parameters)}"
+        if counted:
+            selected |= bounds_of.counts(test, at, parameters)
+    if counted:
+        selected |= {f"r{column.id}": "s.row_count", f"v{column.id}": f"CASE WHEN {_COUNTED} THEN {_VALUES} END"}
     low = bounds_of.key(bounds_of.low) if lookups else ""
-    return Facts(is_typed, selected, low, "".join(lookups), [*parameters, *members])
+    numbers = frozenset(name for name in selected if name[0] in "lherv")
+    return Facts(is_typed, selected, low, "".join(lookups), [*parameters, *members], numbers)
+
+
+_VALUES: Final = "(s.row_count - s.null_count)"
+_COUNTED: Final = (
+    "coalesce(s.completeness = 'COMPLETE', FALSE) AND coalesce(s.row_groups_sampled, 0) = 0"
+    f" AND coalesce(s.confidence_level, 1) >= {UNCONFIRMED}"
+)
+"""A condition on a row `s`, never null: its counts are sure, whatever its bounds are."""
+
+
+_FEW_VALUES: Final = 10  # distinct values of a file, if they are not known
+_DOUBLE: Final = "TRY_CAST({0} AS DOUBLE)"
+_PLACES: Final = {
+    Kind.INT: _DOUBLE,
+    Kind.FLOAT: _DOUBLE,
+    Kind.DOUBLE: _DOUBLE,
+    Kind.DECIMAL: _DOUBLE,
+    Kind.DATE: "epoch(TRY_CAST({0} AS TIMESTAMP))",
+    Kind.TIMESTAMP: "epoch(TRY_CAST({0} AS TIMESTAMP))",
+    Kind.TIMESTAMPTZ: "epoch(TRY_CAST({0} AS TIMESTAMP))",
+}
+"""SQL of a bound as a number, for interpolation alone."""
+
+
+def _number_of(value: Scalar, kind: Kind) -> float | None:
+    """A literal as such a number; None if it is not a finite one."""
+    text = (literal_text(value) or "").strip()
+    try:
+        if kind in (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+            moment = datetime.fromisoformat(text)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        number = float(text)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 class _Bounds:
@@ -413,7 +483,7 @@ class _Bounds:
         self.low, self.high = (f"nullif(s.{side}, 'NaN')" if floats else f"s.{side}" for side in ("min", "max"))
         self.has_nan = "s.nan_count > 0" if floats else ""  # known of a row that is PRUNING
 
-    def may(self, test: _Test, at: int, parameters: list[Any]) -> str:
+    def may(self, test: Comparison, at: int, parameters: list[Any]) -> str:
         if test.op is Op.IS_NULL:
             return "s.null_count > 0"
         if test.op is Op.IS_NOT_NULL:
@@ -422,7 +492,7 @@ class _Bounds:
         also = f" WHEN {self.has_nan} THEN TRUE" if nan else ""
         return f"CASE WHEN s.null_count >= s.row_count THEN FALSE{also} ELSE {self._may(test, at, parameters)} END"
 
-    def all(self, test: _Test, at: int, parameters: list[Any]) -> str:
+    def all(self, test: Comparison, at: int, parameters: list[Any]) -> str:
         if test.op is Op.IS_NULL:
             return "s.null_count >= s.row_count"
         if test.op is Op.IS_NOT_NULL:
@@ -431,7 +501,40 @@ class _Bounds:
         opposite = replace(test, op=_NEGATED.get(test.op, test.op), negated=not test.negated)
         return f"s.null_count = 0{nan} AND NOT ({self._may(opposite, at, parameters)})"
 
-    def _may(self, test: _Test, at: int, parameters: list[Any]) -> str:
+    def counts(self, test: Comparison, at: int, parameters: list[Any]) -> dict[str, str]:
+        """The least and the greatest number of rows that satisfy a comparison, and a guess."""
+        if test.op in (Op.IS_NULL, Op.IS_NOT_NULL):
+            count = "s.null_count" if test.op is Op.IS_NULL else _VALUES
+            sql = f"CASE WHEN {_COUNTED} THEN {count} END"
+            return {f"l{at}": sql, f"h{at}": sql, f"e{at}": sql}
+        opposite = replace(test, op=_NEGATED.get(test.op, test.op), negated=not test.negated)
+        nans = "coalesce(s.nan_count, 0)" if self.has_nan else "0"
+        true_for_nan = test.negated or test.op in _TRUE_FOR_NAN
+        least = f"CASE WHEN {{d}} AND NOT ({self._may(opposite, at, parameters)}) THEN {_VALUES} - {nans} END"
+        greatest = (
+            f"CASE WHEN {{d}} AND NOT ({self._may(test, at, parameters)}) THEN {nans if true_for_nan else '0'}"
+            f" WHEN {{d}} THEN {_VALUES} - {'0' if true_for_nan else nans}"
+            f" WHEN {_COUNTED} THEN {_VALUES} END"
+        )
+        guess = f"CASE WHEN {_COUNTED} THEN {self._share(test, parameters)} * {_VALUES} END"
+        return {f"l{at}": least, f"h{at}": greatest, f"e{at}": guess}
+
+    def _share(self, test: Comparison, parameters: list[Any]) -> str:
+        """A guess of the part of a file's values that satisfy a comparison, from 0 to 1."""
+        if test.op in (Op.EQ, Op.NEQ, Op.IN):
+            equal = f"least(1.0, {len(test.values)} / greatest(1.0, coalesce(s.ndv, {_FEW_VALUES})))"
+            return f"(1.0 - {equal})" if test.op is Op.NEQ or (test.op is Op.IN and test.negated) else equal
+        assert self.kind is not None
+        place = _PLACES.get(self.kind)
+        number = None if place is None else _number_of(test.values[0], self.kind)
+        if place is None or number is None:
+            return "0.5"
+        low, high = (place.format(bound) for bound in (self.low, self.high))
+        parameters.append(number)
+        below = f"coalesce(least(1.0, greatest(0.0, (?::DOUBLE - {low}) / nullif({high} - {low}, 0))), 0.5)"
+        return below if test.op in _BELOW else f"(1.0 - {below})"
+
+    def _may(self, test: Comparison, at: int, parameters: list[Any]) -> str:
         if test.op is Op.IN:
             return f"NOT ({self._is_member(at)})" if test.negated else self._contains_member(at)
         (value,) = test.values

@@ -79,6 +79,7 @@ ACTION_BODIES: dict[str, list[dict[str, Any]]] = {
     "unique": [{"table": "@", "column_id": 1}, {"table": "@", "column_id": 9, "snapshot": 9}],
     "describe": [{"table": "@"}, {"table": "@", "owner": "me"}],
     "answer": [{"sql": "SELECT count(*) FROM @"}, {"sql": "SELECT max(c9) FROM @", "snapshot": 9}],
+    "estimate": [{"table": "@"}, {"table": "@", "where": "c9 = 1", "columns": ["c9"], "snapshot": 9}],
     "read": [{"table": "stats.columns", "predicates": "@"}],
     "scan_system_table": [{"query_id": "q", "table": "stats.columns", "predicates": "@"}],
 }
