@@ -298,6 +298,7 @@ def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
         "expect": [{"table": HIDDEN_NAME, "measure": "rows", "snapshot": "current"}],
         "unique": [{"table": HIDDEN_NAME, "column_id": 1}],
         "answer": [{"sql": f"SELECT count(*) FROM {HIDDEN_NAME}"}],
+        "estimate": [{"table": HIDDEN_NAME}],
         "backup": [{"path": "/tmp/nobody-may-have-this"}],
         "read": [],
         "scan_system_table": [],

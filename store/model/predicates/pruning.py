@@ -90,6 +90,8 @@ class Column:
 
 
 class Constant(Enum):
+    """A condition that no column decides."""
+
     NEVER = False  # no row satisfies it, nor its negation
     UNDECIDED = None  # any row may
 
@@ -112,11 +114,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Every:
+    """A condition that holds where each of its children does."""
+
     children: tuple[Plain, ...]
 
 
 @dataclass(frozen=True)
 class AnyOf:
+    """A condition that holds where one of its children does."""
+
     children: tuple[Plain, ...]
 
 

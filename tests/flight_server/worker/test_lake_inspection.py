@@ -32,6 +32,9 @@ class FakeLake:
         self.tables = tables
         self.namespaces: dict[str, BaseException | None] = {"s": None}
 
+    def format_of(self, namespace: str, name: str) -> str:
+        return self.format
+
     def list_namespaces(self) -> list[str]:
         return list(self.namespaces)
 
