@@ -13,9 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from store.model.sketches import theta_by_hand
 from store.model.sketches.format import invalid_sketch
 from store.model.sketches.murmur3 import Hashes
+from store.model.sketches.theta_by_hand import bounds as bounds_by_hand
+from store.model.sketches.theta_by_hand import common as common_by_hand
+from store.model.sketches.theta_by_hand import read as read_by_hand
 
 THETA_K: Final = 4096
 
@@ -156,7 +158,7 @@ def intersection(sketches: Sequence[bytes]) -> bytes:
     states = [read_theta(data) for data in sketches]
     if not states or any(state.empty for state in states):
         return write_theta(Theta(_MAX_THETA, np.empty(0, np.uint64), True))
-    limit, hashes = theta_by_hand.common([(state.theta, state.hashes) for state in states])
+    limit, hashes = common_by_hand([(state.theta, state.hashes) for state in states])
     return write_theta(Theta(limit, hashes, empty=limit == _MAX_THETA and not len(hashes)))
 
 
@@ -177,7 +179,7 @@ def estimate(data: bytes) -> Estimate:
         return Estimate(float(retained), float(retained), float(retained), True)
     library = _datasketches()
     if library is None:
-        low, high = theta_by_hand.bounds(retained, state.theta, 2)
+        low, high = bounds_by_hand(retained, state.theta, 2)
         return Estimate(retained / (state.theta / 2**63), low, high, False)
     sketch = _by_library(library, data)
     return Estimate(sketch.get_estimate(), sketch.get_lower_bound(2), sketch.get_upper_bound(2), False)
@@ -228,7 +230,7 @@ def _read_other_form(data: bytes) -> Theta:
     """A sketch that is compressed or of an old library."""
     library = _datasketches()
     if library is None:
-        limit, found, empty = theta_by_hand.read(data)
+        limit, found, empty = read_by_hand(data)
         return Theta(limit, np.sort(found), empty)
     sketch = _by_library(library, data)
     hashes = np.sort(np.fromiter(sketch, np.uint64, sketch.num_retained))
