@@ -17,7 +17,7 @@ from store.model.schemas import EXPECTED, WAITING
 
 LISTED: Final = 200  # rows of a list on one page
 ATTENTION: Final = 10  # tables that the first page names
-MOST_TABLES: Final = 1_000  # tables with a miss whose newest results are read
+MOST_NAMED: Final = 1_000  # tables that a condition names; where more have a miss, all results are read
 MISSED: Final = ("FAILED", "WARNED", "LATE", WAITING)
 _WORST_FIRST: Final = {state: place for place, state in enumerate((*MISSED, "UNKNOWN", "PASSED"))}
 _CHECK: Final = (*COLUMNS, "snapshot_id", "column_name", "rule", "state", "detail", "checked_at", "changed_at", "value")
@@ -38,9 +38,10 @@ def missed(reader: Reader) -> list[Row]:
     """The newest results that need attention, the worst first: those that did not pass, or wait."""
     misses = reader.read("sys.checks", [*COLUMNS], [equal("state", *MISSED)])
     names = [misses[name].combine_chunks().unique().to_pylist() for name in COLUMNS]
-    if not misses.num_rows or len(names[-1]) > MOST_TABLES:
+    if not misses.num_rows:
         return []
-    of_tables = [equal(column, *values) for column, values in zip(COLUMNS, names, strict=True)]
+    is_named = max(len(values) for values in names) <= MOST_NAMED
+    of_tables = [equal(column, *values) for column, values in zip(COLUMNS, names, strict=True)] if is_named else []
     rows = reader.read("sys.checks", _CHECK, of_tables).to_pylist()
     return [row for row in newest(rows) if row["state"] in MISSED]
 

@@ -37,6 +37,17 @@ def test_first_page_begins_with_what_needs_attention():
         assert "1 check waits for snapshot 1" in table and "did not pass" not in table
 
 
+def test_checks_that_failed_are_counted_however_many_tables_have_some(monkeypatch):
+    monkeypatch.setattr(overview, "MOST_NAMED", 1)
+    with app_in() as app:
+        for name in ("t", "u", "v"):
+            put(app, [KEY | {"table_name": name, "snapshot_id": 1, "row_count": 5}], "stats.tables")
+        row = CheckRow("x", "mean < 5", "mean", "fail", "FAILED", None, "")
+        keys = [app.catalog.get(f"lake.s.{name}").table_key for name in ("t", "u")]
+        CheckStore(app.database).put([(key, 1, [row]) for key in keys], AT)
+        assert len(overview.missed(LocalReader(app.scanner, ANONYMOUS))) == 2
+
+
 def test_lists_are_searched_and_say_how_many():
     rows = [{"table": f"lake.s.t{number}", "rule": "mean < 5"} for number in range(450)]
     assert [overview.listing("Checks", rows, page, "")["pages"] for page in (1, 9)] == [3, 3]
