@@ -22,6 +22,7 @@ import pyarrow.fs as pafs
 
 from capture.connectors import FORMATS
 from capture.connectors.secrets import mask_uri
+from capture.connectors.spi import Connector
 from capture.connectors.storage.folder import Folder
 from capture.connectors.storage.lake_directories import folder_at
 from capture.connectors.storage.places import Place, Unreadable, open_place
@@ -103,6 +104,13 @@ def tables_at(path: str, options: Mapping[str, str] | None = None) -> list[Found
             if below:
                 return below
     raise _nothing(path, "no table there, nor in the directories below it")
+
+
+def only_table(connector: Connector) -> tuple[str, str]:
+    """Namespace and name of the table of a connector whose address is one table."""
+    (namespace, *_) = connector.list_namespaces()
+    (name, *_) = connector.list_tables(namespace)
+    return namespace, name
 
 
 def _recognized(path: str, place: Place) -> Found | None:

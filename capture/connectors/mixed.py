@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
-from capture.connectors.found import Found, tables_at
+from capture.connectors.found import Found, only_table, tables_at
 from capture.connectors.options import check_options
 from capture.connectors.spi import (
     ColumnIds,
@@ -109,11 +109,9 @@ class MixedConnector(Connector):
         if (found := self._found.get((namespace, name))) is None:
             raise unknown_table(namespace, name, self.list_tables(namespace))
         if found.uri not in self._parts:
-            from capture.connectors import FORMATS
+            from capture.connectors import open_connector
 
-            opened: type[Connector] = FORMATS.load(found.format)
-            connector = opened(ConnectorConfig(self._config.catalog, found.format, found.uri, self._config.options))
-            (inner, *_) = connector.list_namespaces()
-            (table, *_) = connector.list_tables(inner)
-            self._parts[found.uri] = _Part(connector, inner, table)
+            options = self._config.options
+            connector = open_connector(ConnectorConfig(self._config.catalog, found.format, found.uri, options))
+            self._parts[found.uri] = _Part(connector, *only_table(connector))
         return self._parts[found.uri]

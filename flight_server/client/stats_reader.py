@@ -318,11 +318,7 @@ class StatsReader(Connection):
         """
         from flight_server.client.scan import Scan
 
-        command: dict[str, Any] = {"scan": table, "snapshot": snapshot}
-        if where is not None:
-            command["where"] = where if isinstance(where, str) else _tree(where)
-        if columns is not None:
-            command["columns"] = list(columns)
+        command: dict[str, Any] = {"scan": table, "snapshot": snapshot} | _selection(where, columns)
         return Scan(self.read_table, table, self.get(command))
 
     def estimate(
@@ -350,11 +346,7 @@ class StatsReader(Connection):
             pa.ArrowKeyError: UNKNOWN_TABLE, UNKNOWN_SNAPSHOT.
             pa.ArrowInvalid: See `scan`.
         """
-        body: dict[str, Any] = {"table": table, "snapshot": snapshot}
-        if where is not None:
-            body["where"] = where if isinstance(where, str) else _tree(where)
-        if columns is not None:
-            body["columns"] = list(columns)
+        body: dict[str, Any] = {"table": table, "snapshot": snapshot} | _selection(where, columns)
         (found,) = self.act("estimate", body)
         return dict(found)
 
@@ -395,6 +387,16 @@ def _named(column: str) -> list[dict[str, Any]]:
     named = {"column": "column_name", "op": "EQ", "values": [column]}
     by_id = {"column": "column_id", "op": "EQ", "values": [column[1:]]}
     return [{"or": [named, by_id]} if re.fullmatch(r"#[0-9]{1,18}", column) else named]
+
+
+def _selection(where: Where, columns: Sequence[str] | None) -> dict[str, Any]:
+    """The keys `where` and `columns` of a request about what a condition leaves; SQL is parsed by the server."""
+    asked: dict[str, Any] = {}
+    if where is not None:
+        asked["where"] = where if isinstance(where, str) else _tree(where)
+    if columns is not None:
+        asked["columns"] = list(columns)
+    return asked
 
 
 def _tree(where: Where) -> Any:

@@ -10,7 +10,7 @@ from typing import Final
 
 from capture.compute.uniqueness import is_unique
 from capture.connectors import open_connector
-from capture.connectors.found import Found, table_at
+from capture.connectors.found import Found, only_table, table_at
 from capture.connectors.spi import CONTAINERS, Connector, ConnectorConfig
 from capture.engines import default_engines
 from capture.spec import Engine
@@ -84,9 +84,7 @@ class LocalTables:
         with _about(path):
             catalog = self._catalog_of(found)
             connector = open_connector(ConnectorConfig(catalog, found.format, found.uri))
-            (namespace, *_) = connector.list_namespaces()
-            (name, *_) = connector.list_tables(namespace)
-            entry = self._local.discover(connector, catalog, namespace, name)
+            entry = self._local.discover(connector, catalog, *only_table(connector))
             self.app.database.write(
                 lambda connection: self.app.catalog.put_connector(connection, catalog, found.format, found.uri, {})
             )
