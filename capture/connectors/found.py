@@ -1,4 +1,4 @@
-"""What lies at an address: the table of one format, or a directory of tables.
+"""Recognizes the table at an address, or the tables of a directory.
 
 Each package of a format recognizes its own: `holds_table` a directory, `holds_file` the name of a file, and `WILD` the
 patterns that it takes. Only these are imported, not the connector and its library.

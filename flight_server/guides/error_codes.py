@@ -16,7 +16,7 @@ _CODE: Final = re.compile(r"[A-Z][A-Z_]+")
 
 @dataclass
 class Code:
-    """What errors of a code have in common."""
+    """Facts that all errors of a code share."""
 
     statuses: set[str] = field(default_factory=set)
     retries: set[bool] = field(default_factory=set)
@@ -89,7 +89,7 @@ def _constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _made(node: ast.AST, within: str, constants: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """What is called with a code, by the last part of its name, and the code.
+    """Calls with a code: the last part of the name that is called, and the code.
 
     Args:
         within: Class of the node, which calls of `super().__init__` are of.

@@ -94,7 +94,7 @@ class LocalTables:
         return entry.full_name
 
     def failed(self) -> list[str]:
-        """What could not be captured: a line each."""
+        """Targets that could not be captured: a line each."""
         return [f"{table.path}: {line}" for table in self._tables.values() for line in table.failed]
 
     def _catalog_of(self, found: Found) -> str:

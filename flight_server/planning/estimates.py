@@ -47,7 +47,7 @@ Interval: TypeAlias = dict[str, int | None]
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a condition leaves.
+    """The answer to how much a condition leaves of a table.
 
     Attributes:
         named: Ids of the columns that the condition and the request name.
@@ -60,7 +60,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What estimates need of the files of a snapshot besides the condition.
+    """Facts about the files of a snapshot that do not depend on the condition.
 
     Attributes:
         paths: Paths of the data files.
@@ -81,7 +81,7 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """What estimates need of a column, for each file in the order of `FileFacts.paths`; -1 is unknown.
+    """Facts about a column, for each file in the order of `FileFacts.paths`; -1 is unknown.
 
     Attributes:
         rows: Rows that the counts are of.

@@ -99,7 +99,7 @@ def upgrade(path: str | Path) -> upgrading.Plan | None:
 
 
 def planned_upgrade(path: str | Path) -> upgrading.Plan | None:
-    """What `upgrade` would do, without any change; None if the database has this layout.
+    """The plan of `upgrade`, without any change; None if the database has this layout.
 
     Raises:
         InvalidArgument: There is no such file, a process uses it, or it is no database of statflight.

@@ -141,7 +141,7 @@ class _Sink:
         pass
 
     def take(self, least: int) -> Iterator[bytes]:
-        """What was written since, in pieces of at most PIECE_BYTES; nothing if it is less than `least` bytes."""
+        """Bytes written since the last call, in pieces of at most PIECE_BYTES; none if they are fewer than `least`."""
         if len(self._pending) < least:
             return
         pending, self._pending = bytes(self._pending), bytearray()

@@ -135,7 +135,7 @@ def _bytes_sql(flight: str) -> str:
 
 
 def _storage() -> Callable[[ReadScope], FlightSource]:
-    """What is stored of each table, by flight and for `file_sketches`. Rows of files have spans, and no snapshot."""
+    """Stored rows and bytes of each table, by flight and for `file_sketches`; rows of files have spans, no snapshot."""
     tables = {part: (flight, "snapshot_id") for flight in BY_SNAPSHOT for part in parts(flight)}
     tables |= {table: (flight, "NULL::BIGINT") for flight, table in BY_SPAN.items()}
     each = " UNION ALL ".join(

@@ -43,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Countable:
-    """What of a table's metadata may get distinct counts.
+    """The snapshots and fields of a table's metadata that may get distinct counts.
 
     Attributes:
         own: The entries that the metadata has; None if it lacks the property.
@@ -63,7 +63,7 @@ class Countable:
 
 
 def of_metadata(document: Mapping[str, Any]) -> Countable:
-    """What of an Iceberg table's own metadata, of any format version, may get distinct counts."""
+    """The places of an Iceberg table's own metadata, of any format version, that may get distinct counts."""
     snapshots = document.get("snapshots") or []
     newest_first = sorted(
         snapshots, key=lambda each: (each.get("sequence-number", 0), each.get("timestamp-ms", 0)), reverse=True

@@ -197,7 +197,7 @@ def spec_id(nulls: Sequence[bool]) -> int:
 
 
 def totals(files: FileTotals) -> dict[str, str]:
-    """What the summary of a snapshot says of its rows, files and bytes, by which planners estimate; without the rows or
+    """Totals of a snapshot's summary, its rows, files and bytes, by which planners estimate; without the rows or
     bytes if those of a file are unknown.
 
     Args:

@@ -335,7 +335,7 @@ def _data_file(row: Mapping[str, Any], path: str | None, count: int | None) -> d
 
 @dataclass(frozen=True)
 class _Looks:
-    """What the planner knows of the files of a snapshot in a slice."""
+    """Look-ups of the files of a snapshot in a slice, by the planner."""
 
     planner: ScanPlanner
     table: TableEntry

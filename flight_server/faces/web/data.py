@@ -502,7 +502,7 @@ def sql(reader: Reader, statement: str) -> dict[str, Any]:
 
 
 def _judged(rows: Sequence[Row]) -> list[dict[str, dict[str, Any]]]:
-    """What is known of each snapshot of a column besides its record, by name of the measure.
+    """Measures of each snapshot of a column that its record does not have, by name of the measure.
 
     Returns:
         `expected`, the bounds between which the history before lets a value be; and `load`, the value of the rows that

@@ -47,7 +47,7 @@ def missed(reader: Reader) -> list[Row]:
 
 
 def figures(reader: Reader, tables: pa.Table, now: datetime | None = None) -> dict[str, Any]:
-    """What the first page begins with: four numbers, and the tables that need attention.
+    """The four numbers that the first page begins with, and the tables that need attention.
 
     Args:
         tables: The visible tables, as `catalog_summary.tables` reads them.

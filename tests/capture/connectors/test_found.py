@@ -1,4 +1,4 @@
-"""What lies at a path is recognized by what its directory holds."""
+"""Tables at a path are recognized by what their directory holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client has already, and the encodings that it takes."""
+"""ETags and conditional requests, and the encodings that a client takes."""
 
 from __future__ import annotations
 

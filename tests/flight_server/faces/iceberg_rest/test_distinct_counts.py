@@ -1,4 +1,4 @@
-"""Which distinct counts become entries of a table's metadata."""
+"""The choice of distinct counts that become entries of a table's metadata."""
 
 from __future__ import annotations
 
