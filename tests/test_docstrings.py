@@ -31,7 +31,7 @@ def _is_described(function: ast.FunctionDef) -> bool:
     """True for actions, described by their decorator, for overloads, and for setters."""
     names = {node.id for d in function.decorator_list for node in ast.walk(d) if isinstance(node, ast.Name)}
     return (
-        "action" in names
+        {"action", "offered"} & names
         or "overload" in names
         or any(isinstance(d, ast.Attribute) and d.attr == "setter" for d in function.decorator_list)
     )

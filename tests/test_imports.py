@@ -53,7 +53,8 @@ ROOMS = {
         "history": {"model", "duckdb"},
         "catalog": HISTORY,
         "queue": {"model", "duckdb"},
-        "replication": {"model", "duckdb"},
+        "role": {"model"},
+        "replication": {"model", "duckdb", "role"},
         "plugins": {"model"},
         "stores": {"model", "plugins"},
         "invariants": HISTORY | {"queue"},
@@ -84,12 +85,13 @@ ROOMS = {
         "deploy": set(),
         "guides": {"cli", "core", "process"},  # makes the reference of the documentation
         "client": set(),
-        "core": {"client", "insight", "planning", "process"},  # insight, planning, process: until parts are handed in
+        "core": {"client"},
         "planning": {"client", "core"},
         "insight": {"client", "core"},
+        "publishing": {"core"},
         "worker": {"client", "core"},
-        "process": {"client", "core", "faces", "planning", "worker"},
-        "local": {"client", "core", "planning", "process"},  # process: the endpoint of SQL
+        "process": {"client", "core", "worker"},  # it names the parts, and imports none
+        "local": {"client", "core", "process"},  # process: the parts
         "faces": {"client", "core", "insight", "local", "planning", "process", "worker"},
         "cli": {"client", "faces", "process"},  # process: what each process sets
     },
@@ -168,6 +170,52 @@ def test_modules_have_no_import_cycle():
     while free := {name for name, others in left.items() if not others}:
         left = {name: others - free for name, others in left.items() if name not in free}
     assert left == {}
+
+
+PARTS = (
+    "flight_server.faces",
+    "flight_server.insight",
+    "flight_server.planning",
+    "flight_server.publishing",
+    "store.replication",
+    "store.write_through",
+    "capture.publishers",
+    *(f"capture.connectors.{name}" for name in ("delta", "iceberg", "lance", "paimon")),
+)
+ABOVE = (  # put the parts together
+    "flight_server.process",
+    "flight_server.cli",
+    "flight_server.guides",
+    "flight_server.worker.publishing",  # of publishing, in the worker
+)
+
+
+def within(module: str, rooms: Collection[str]) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
+def test_core_imports_no_part(graph):
+    """What can be taken away is imported by what is put together with it, or by itself; types too."""
+    named = {
+        f"{name} imports {other}"
+        for name, others in graph.items()
+        for other in others
+        if not within(name, PARTS + ABOVE) and within(other, PARTS)
+    }
+    assert named == set()
+
+
+def test_server_is_put_together_of_few_rooms(graph):
+    """Bars, which only go down: rooms, arrows between them, and modules that one module imports."""
+    arrows = {
+        (room(name), room(other))
+        for name, others in graph.items()
+        for other in others
+        if name.startswith("flight_server.") and other.startswith("flight_server.") and room(name) != room(other)
+    }
+    assert len(ROOMS["flight_server"]) <= 12 and len(arrows) <= 28
+    assert len(graph["flight_server.core.app"]) <= 30
+    assert max(map(len, graph.values())) <= 30
 
 
 FORMATS = ("delta", "iceberg", "lance", "paimon")

@@ -9,11 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from capture.connectors.secrets import mask_uri
 from capture.orchestrator import Orchestrator
 from flight_server.core.auth.vault import Vault
 from flight_server.core.config import Settings
-from flight_server.core.control import publishing
 from flight_server.core.control.access import Access
 from flight_server.core.control.auto_analyze import AutoAnalyze
 from flight_server.core.control.capture_commit import CaptureCommit
@@ -21,8 +19,8 @@ from flight_server.core.control.capture_plane import Captures, ResolvePlane
 from flight_server.core.control.housekeeping import Background
 from flight_server.core.control.job_queue import JobQueue
 from flight_server.core.control.lakes import Lakes
-from flight_server.core.control.publishing import Publishing
 from flight_server.core.control.watch import Watch
+from flight_server.core.part import Part, Parts
 from flight_server.core.reads.computed import MaySee
 from flight_server.core.reads.computed import register as register_computed
 from flight_server.core.reads.prewarm import Prewarmer
@@ -31,27 +29,16 @@ from flight_server.core.reads.scanner import Scanner
 from flight_server.core.reads.slice_cache import SliceCache
 from flight_server.core.reads.streams import Streams
 from flight_server.core.reads.usage import Usage
-from flight_server.core.reloading import Reloaded
 from flight_server.core.transfer.exporting import Exports
 from flight_server.core.transfer.importing import Imports
-from flight_server.insight import checking, references
-from flight_server.insight.alarms import Alarms
-from flight_server.insight.checking import Checking
-from flight_server.insight.rules import File, load
-from flight_server.insight.uniqueness import Uniqueness
-from flight_server.insight.webhook import Webhook
-from flight_server.planning.estimates import Estimator
-from flight_server.planning.scan_plan import ScanPlanner
 from store.catalog.catalog import Catalog
 from store.catalog.sketch_retention import SketchRetention, superseded, thin
 from store.duckdb.database import Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.queue.job_store import JobStore
-from store.replication.role import Role
+from store.role import Role
 from store.staged_listings import unstage_all
 from store.stats_store import DuckDBStatsStore
-from store.stores import DUCKDB, open_store
-from store.write_through import WriteThrough, forget_store
 
 log = logging.getLogger("statflight.server")
 
@@ -76,6 +63,7 @@ class App:
     Args:
         functions: Rows of `sys.functions`; `actions/`, which has them, may import this file but not the reverse.
         join: Opens the database file, and gives the server its role among the database's replicas.
+        parts: Makes the parts of the server, by name (`process/parts.py`).
     """
 
     def __init__(
@@ -83,23 +71,17 @@ class App:
         settings: Settings,
         functions: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
         join: Callable[[Path], tuple[Database, Role]] = alone,
+        parts: Callable[[Settings], Mapping[str, Part]] = lambda _: {},
     ):
         self.settings = settings
         self.started = time.time()
-        path = settings.checks
-        rules = Reloaded("rules", [path], lambda: File() if path is None else load(path))  # before a database is made
-        behind = None if settings.store == DUCKDB else open_store(settings.store, settings.store_uri or "")
+        self.parts = Parts(parts(settings))  # what their settings name is read before a database is made
         self.database, self.role = join(settings.db)
         self.versions = self.database.versions
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(
             self.database, self.catalog, require_registered_tables=settings.require_registered_tables
         )
-        self.behind = behind
-        if behind is not None:
-            WriteThrough(self.store, behind, f"{settings.store} {mask_uri(settings.store_uri or '')}")
-        elif self.role.takes_writes:
-            forget_store(self.database)
         self.policy = settings.zone_policy
         self.access = Access(self.catalog)
         self.vault = Vault(settings.db.with_name(settings.db.name + ".secrets"))
@@ -112,8 +94,6 @@ class App:
         )
         self.slices = SliceCache(settings.cache_bytes)
         self.scanner = Scanner(self.database, self.catalog, self.versions, self.slices, self.streams)
-        self.planner = ScanPlanner(self.database, self.catalog, self.streams)
-        self.estimator = Estimator(self.planner)
         self.records = RecordFinder(self.store, self.catalog, self.slices, self.scanner)
         self.usage = Usage(self.database, self.catalog)
         self.prewarmer = Prewarmer(self.scanner, self.usage)
@@ -142,37 +122,45 @@ class App:
         )
         self.lakes.on_discovered = self.auto.review
         self.watch = Watch(self.lakes, self.queue, self._connected, self._watch_interval)
-        self.publishing = Publishing(self.database, self.catalog, self.lakes, self.queue)
-        receivers = [Webhook(url, settings.webhook_secret) for url in (settings.webhook or "").split()]
-        self.alarms = Alarms(receivers, settings.webhook_digest_seconds)
-        self.uniqueness = Uniqueness(self.catalog, self.lakes)
-        self.checking = Checking(
-            self.database, self.catalog, self.scanner, rules, self.alarms, settings.check_late_seconds
-        )
-        self.checking.unique = self._is_unique
-        self.auto.is_ruled = self.checking.judges
         self.sketch_retention = SketchRetention(settings.keep_sketches, settings.keep_sketch_days)
-        self._background = [
-            Background("thinning sketches", self._thin_sketches, lambda: _THINNED_SECONDS),
-            Background("watch", self.watch.step, self.watch.seconds_left),
-            Background("republish", self.publishing.republish, lambda: publishing.STEP_SECONDS),
-        ]
-        if path is not None:
-            self._background.append(Background("checks", self.checking.run, lambda: checking.STEP_SECONDS))
         self.commit.on_committed = self._captured
-        may_see: MaySee = lambda rule, table, sees: references.may_see(  # noqa: E731
-            rule, table, lambda name: self.catalog.find(name) is not None, sees
-        )
+        may_see: MaySee = lambda *rule: any(part.may_see(*rule) for part in self.parts.values())  # noqa: E731
         self.exports = Exports(self.database, self.catalog, self.access, settings.stream_stall_seconds, may_see=may_see)
         self.imports = Imports(self.database, self.catalog, self.access)
         register_computed(
             self.scanner.queries,
             engines=self._engines,
-            functions=functions,
+            functions=lambda: [*functions(), *(action.row for action in self.parts.actions.values())],
             live_jobs=self.queue.rows,
             replication=lambda: self.role.row(),
             may_see=may_see,
         )
+        self.parts.attach(self.offered())
+        for part in self.parts.values():
+            self.scanner.queries.arrow_sources |= part.flights()
+        self._background = [
+            Background("thinning sketches", self._thin_sketches, lambda: _THINNED_SECONDS),
+            Background("watch", self.watch.step, self.watch.seconds_left),
+        ]
+        self._background += [each for part in self.parts.values() for each in part.background()]
+
+    def offered(self) -> dict[str, Any]:
+        """What parts may ask for, by name."""
+        return {
+            "app": self,
+            "access": self.access,
+            "auto": self.auto,
+            "catalog": self.catalog,
+            "database": self.database,
+            "lakes": self.lakes,
+            "queue": self.queue,
+            "role": self.role,
+            "scanner": self.scanner,
+            "select": self.parts.select,
+            "store": self.store,
+            "streams": self.streams,
+            "usage": self.usage,
+        }
 
     def start(self) -> None:
         """Starts the background threads."""
@@ -207,11 +195,6 @@ class App:
         behind = self.role.trouble()
         return {"status": "ok"} | ({"replication": behind} if behind else {})
 
-    def _is_unique(self, name: str, column_id: int, snapshot: str | int) -> bool:
-        table = self.catalog.get(name)
-        snapshot_id = self.catalog.snapshot_id(table, snapshot)
-        return self.uniqueness.of(table, snapshot_id, column_id, lambda: self.queue.closing)
-
     def _thin_sketches(self) -> None:
         tables, keep = self.catalog.tables(), self.sketch_retention
         if superseded(self.database, tables, keep):
@@ -219,14 +202,13 @@ class App:
 
     def _captured(self, table: TableEntry) -> None:
         self.auto.captured(table)
-        self.publishing.captured(table)
-        self.checking.captured(table)
+        for part in self.parts.values():
+            part.on_captured(table)
 
     def close(self) -> None:
         """Stops the background threads and closes the database."""
         for background in self._background:
             background.stop()
-        self.alarms.stop()
         self.prewarmer.stop()
         self.queue.close()
         try:
@@ -237,8 +219,8 @@ class App:
         self.scanner.current_rows.close()
         self.role.close()
         self.database.close()
-        if self.behind is not None:
-            self.behind.close()
+        for part in self.parts.values():
+            part.close()
 
     def _engines(self) -> Sequence[Mapping[str, Any]]:
         """Rows of `sys.engines`: those of the connected workers, else those of this version."""

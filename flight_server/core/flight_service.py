@@ -24,12 +24,11 @@ from flight_server.core.app import App
 from flight_server.core.auth.handshake import Greeting, NoHandshake, greet
 from flight_server.core.auth.principal import ANONYMOUS, Principal
 from flight_server.core.auth.tokens import Authenticator, Guard
+from flight_server.core.part import Asking
 from flight_server.core.reads.streams import Stream
 from flight_server.core.transfer import pieces
 from flight_server.core.wire import flight_sql, lag, scan_request, status, tickets
 from flight_server.core.writes import ingest
-from flight_server.planning import plan_request, scan_plan, scans
-from flight_server.process.lazy_endpoint import LazyEndpoint
 from store.model.errors import (
     Cancelled,
     InvalidArgument,
@@ -38,7 +37,7 @@ from store.model.errors import (
     Unimplemented,
 )
 from store.model.schemas import FLIGHTS
-from store.replication.role import Role
+from store.role import Role
 
 if TYPE_CHECKING:
     from flight_server.process.metrics import Metrics
@@ -178,16 +177,14 @@ class StatflightServer(flight.FlightServerBase):
         app: App,
         authenticator: Authenticator | Guard,
         location: str,
-        sql: LazyEndpoint | None = None,
         **options: Any,
     ):
         self._arrivals = _Arrivals(authenticator)
         super().__init__(location, NoHandshake(), middleware={"headers": self._arrivals}, **options)
         self.app, self.authenticator = app, authenticator
-        self._sql = sql or LazyEndpoint(app, actions.release())
+        self._actions = actions.ACTIONS | app.parts.actions
         followers = app.settings.followers
         self._locations = ["arrow-flight-reuse-connection://?", *followers.split(",")] if followers else []
-        app.checking.select = lambda statement: self._sql.select(statement, ANONYMOUS)
         self.metrics: Metrics | None = None
 
     def _answering(self, context: flight.ServerCallContext, method: str, action: str = "") -> _Answering:
@@ -217,15 +214,10 @@ class StatflightServer(flight.FlightServerBase):
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         with self._answering(context, "GetFlightInfo") as call:
-            caller, command = self._reader(call), descriptor.command
-            if command is not None and flight_sql.is_command(command):
-                endpoint = flight.FlightEndpoint(command, [])  # a command is its own ticket
-                schema = self._sql.get().schema(command, caller, call.is_cancelled)
-                return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
-            if (scan := plan_request.find(command, call.get("x-query-id"))) is not None:
-                plan = self._planned(call, caller, scan)
-                endpoint = flight.FlightEndpoint(scan.ticket(plan.snapshot_id), [])
-                return flight.FlightInfo(plan.files.schema, descriptor, [endpoint], plan.files.num_rows, -1)
+            caller = self._reader(call)
+            if (command := self.app.parts.find(descriptor.command, self._asking(call, caller))) is not None:
+                schema, ticket, rows = command.info()
+                return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], rows, -1)
             request = scan_request.of_descriptor(descriptor, call.get("x-query-id"))
             self.app.role.check_lag(request.max_lag_ms)
             pinned = self.app.scanner.pin(request, caller)
@@ -233,11 +225,9 @@ class StatflightServer(flight.FlightServerBase):
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         with self._answering(context, "GetSchema") as call:
-            caller, command = self._reader(call), descriptor.command
-            if command is not None and flight_sql.is_command(command):
-                return flight.SchemaResult(self._sql.get().schema(command, caller, call.is_cancelled))
-            if plan_request.find(command, call.get("x-query-id")) is not None:
-                return flight.SchemaResult(scan_plan.SCHEMA)
+            asking = self._asking(call, self._reader(call))
+            if (command := self.app.parts.find(descriptor.command, asking)) is not None:
+                return flight.SchemaResult(command.schema())
             return flight.SchemaResult(scan_request.of_descriptor(descriptor, call.get("x-query-id")).schema)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
@@ -261,12 +251,8 @@ class StatflightServer(flight.FlightServerBase):
 
     def _read(self, call: _Answering, caller: Principal, ticket: bytes) -> tuple[str, pa.Schema, pa.Table | Stream]:
         """The name of what a ticket reads, for metrics, its schema and its rows."""
-        if flight_sql.is_command(ticket):
-            capture = partial(self._capture, call, caller)
-            return flight_sql.FAMILY, *self._sql.get().get(ticket, caller, call.is_cancelled, capture)
-        if (scan := plan_request.find(ticket, call.get("x-query-id"))) is not None:
-            plan = self._planned(call, caller, scan)
-            return "scan", plan.files.schema, self.app.streams.admit(plan.files)
+        if (command := self.app.parts.find(ticket, self._asking(call, caller))) is not None:
+            return command.get()
         if pieces.is_export(ticket):
             return "export", pieces.SCHEMA, self.app.exports.start(caller, call.is_cancelled)
         request = tickets.of_ticket(ticket, call.get("x-query-id"))
@@ -293,10 +279,10 @@ class StatflightServer(flight.FlightServerBase):
         writer: flight.FlightMetadataWriter,
     ) -> None:
         with self._answering(context, "DoPut") as call, ingest.freed_if_refused():
-            caller, command = self._caller(call), descriptor.command
-            if command is not None and flight_sql.is_command(command):
+            caller = self._caller(call)
+            if (command := self.app.parts.find(descriptor.command, self._asking(call, caller))) is not None:
                 self.app.access.require(caller, "stats.read")
-                answer = self._sql.get().put(command, (chunk.data for chunk in reader), caller)
+                answer = command.put(chunk.data for chunk in reader)
             else:
                 answer = json.dumps(self._put(call, caller, descriptor, reader)).encode()
             try:
@@ -341,7 +327,7 @@ class StatflightServer(flight.FlightServerBase):
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[flight.Result]:
         if action.type in flight_sql.ACTIONS:
             return self._act(context, action)
-        entry = actions.ACTIONS.get(action.type)
+        entry = self._actions.get(action.type)
         name = entry.name if entry is not None else "unknown"  # a label of a metric, which callers must not invent
         with self._answering(context, "DoAction", name) as call:
             caller = self._caller(call) if entry is None or not entry.open else self._anyone(call)
@@ -363,7 +349,7 @@ class StatflightServer(flight.FlightServerBase):
         """An action of Flight SQL."""
         with self._answering(context, "DoAction", action.type) as call:
             caller = self._reader(call)
-            results = self._sql.get().act(action.type, _body(action), caller, call.is_cancelled)
+            results = self.app.parts.act(action.type, _body(action), self._asking(call, caller))
             return [_result(item) for item in results]
 
     def _capture(self, call: _Answering, caller: Principal, body: bytes) -> list[dict[str, Any]]:
@@ -386,7 +372,7 @@ class StatflightServer(flight.FlightServerBase):
         with self._answering(context, "ListActions") as call:
             self._caller(call)
             return [
-                *(flight.ActionType(a.name, f"{a.description}. Body: {a.arguments}") for a in actions.ACTIONS.values()),
+                *(flight.ActionType(a.name, f"{a.description}. Body: {a.arguments}") for a in self._actions.values()),
                 *(flight.ActionType(name, description) for name, description in flight_sql.ACTIONS.items()),
             ]
 
@@ -400,9 +386,8 @@ class StatflightServer(flight.FlightServerBase):
         except Unauthenticated:
             return Principal("anonymous", frozenset())
 
-    def _planned(self, call: _Answering, caller: Principal, scan: plan_request.PlanRequest) -> scan_plan.Plan:
-        capture = partial(self._capture, call, caller)
-        return scans.planned(self._called(call, caller), scan, capture)
+    def _asking(self, call: _Answering, caller: Principal) -> Asking:
+        return Asking(caller, call.is_cancelled, call.get("x-query-id"), partial(self._capture, call, caller))
 
     def _called(self, call: _Answering, caller: Principal) -> actions.Call:
         return actions.Call(self.app, caller, call.correlation_id, call.is_cancelled, call.get("x-query-id"))

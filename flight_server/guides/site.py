@@ -93,9 +93,9 @@ def flights() -> str:
 
 def actions() -> str:
     """Each action with its body and what it does."""
-    from flight_server.core.actions import ACTIONS
+    from flight_server.process.parts import actions as all_actions
 
-    rows = [(f"`{action.name}`", action.description, f"`{action.arguments}`") for action in ACTIONS.values()]
+    rows = [(f"`{action.name}`", action.description, f"`{action.arguments}`") for action in all_actions().values()]
     return "# Actions\n\nBodies are JSON; see [PROTOCOL.md](../flight_server/PROTOCOL.md).\n\n" + _table(
         ("action", "what it does", "body"), rows
     )

@@ -15,11 +15,9 @@ from flight_server.client.conditions.exact_json import dumps
 from flight_server.core import actions
 from flight_server.core.app import App
 from flight_server.core.auth.principal import ANONYMOUS
+from flight_server.core.part import Asking
 from flight_server.core.reads.streams import Stream, never
 from flight_server.core.wire import status, tickets
-from flight_server.planning import plan_request
-from flight_server.planning.scans import planned
-from flight_server.process.lazy_endpoint import LazyEndpoint
 from store.model.errors import InvalidArgument, Unimplemented
 
 Unique = Callable[[str, int, "str | int"], bool]
@@ -36,11 +34,9 @@ class LocalClient(StatsClient):
         self.uri = "this process"
         self._app, self._is_unique = app, unique
         self._call = actions.Call(app, ANONYMOUS, str(uuid.uuid4()), never)
-        self._sql = LazyEndpoint(app, actions.release())
 
     def close(self) -> None:
-        """Closes the endpoint of SQL if it was needed."""
-        self._sql.close()
+        """Closes nothing: the parts of the app end with it."""
 
     @overload
     def get(self, ticket: bytes | Mapping[str, Any], stream: Literal[False] = False) -> pa.Table: ...
@@ -51,9 +47,9 @@ class LocalClient(StatsClient):
     def get(self, ticket: bytes | Mapping[str, Any], stream: bool = False) -> pa.Table | pa.RecordBatchReader:
         """Reads the rows of a ticket or a JSON command, as `Connection.get` does."""
         data = ticket if isinstance(ticket, bytes) else dumps(ticket).encode()
-        if (scan := plan_request.find(data)) is not None:
-            rows = planned(self._call, scan, _no_capture).files
-            return rows.to_reader() if stream else rows
+        if (command := self._app.parts.find(data, Asking(ANONYMOUS, never, None, _no_capture))) is not None:
+            _, schema, rows = command.get()
+            return _given(schema, rows, stream)
         request = tickets.of_ticket(data)
         return _given(request.schema, self._app.scanner.read(request, ANONYMOUS, never), stream)
 
@@ -65,7 +61,7 @@ class LocalClient(StatsClient):
 
     def sql(self, statement: str, stream: bool = False) -> pa.Table | pa.RecordBatchReader:
         """Runs a SELECT, as `Connection.sql` does."""
-        rows = self._sql.select(statement, ANONYMOUS)
+        rows = self._app.parts.select(statement, ANONYMOUS)
         return rows.to_reader() if stream else rows
 
     def unique(self, table: str, column_id: int, snapshot: str | int = "current") -> bool:
@@ -80,7 +76,7 @@ class LocalClient(StatsClient):
         correlation_id: str | None = None,  # noqa: ARG002
     ) -> list[Any]:
         """Runs an action that reads; returns its results, in order."""
-        entry = actions.ACTIONS.get(name)
+        entry = (actions.ACTIONS | self._app.parts.actions).get(name)
         if entry is None:
             raise Unimplemented(f'no action "{name}"')
         return [_json(result) for result in entry.run(self._call, json.dumps(body or {}).encode())]

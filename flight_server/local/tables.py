@@ -21,11 +21,12 @@ from flight_server.core.app import App
 from flight_server.core.config import Settings
 from flight_server.core.views import snapshot_words
 from flight_server.local.client import LocalClient
+from flight_server.process.parts import parts
 from store.duckdb.database import Database
 from store.duckdb.opening import MEMORY
 from store.model.catalog_entries import TableEntry
 from store.model.errors import StatflightError
-from store.replication.role import Role
+from store.role import Role
 
 HISTORY: Final = 20  # newest snapshots that a history captures
 NEWEST: Final = "newest"
@@ -60,7 +61,9 @@ class LocalTables:
 
     def __init__(self, db: Path | None, progress: Callable[[str], None]):
         settings = Settings(db=Path(MEMORY) if db is None else db.expanduser())
-        self.app = App(settings, actions.functions, lambda _: (Database(MEMORY if db is None else settings.db), Role()))
+        self.app = App(
+            settings, actions.functions, lambda _: (Database(MEMORY if db is None else settings.db), Role()), parts
+        )
         engines = default_engines(engine=Engine.LOCAL)
         self._local = LocalStore(self.app.store, engines)
         self._progress = progress

@@ -5,40 +5,48 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
 from typing import Any
 
-from flight_server.core.actions.registry import ACTIONS, Call, action
+from flight_server.core.actions.registry import ACTIONS, Call, offered
 from flight_server.core.app import App
 from flight_server.core.auth.principal import ANONYMOUS
+from flight_server.core.control.access import Access
+from flight_server.core.part import Asking
+from flight_server.core.reads.usage import Usage
 from flight_server.core.wire.scan_request import CURRENT
 from flight_server.planning import answer_request, answers
 from flight_server.planning.plan_request import PlanRequest, condition_of
-from flight_server.planning.scan_plan import Plan
+from flight_server.planning.scan_plan import Plan, ScanPlanner
+from store.catalog.catalog import Catalog
 from store.model.catalog_entries import TableEntry
 from store.model.errors import UpstreamError
 from store.model.structs import Snapshot, Struct, Table, Text
 
 
-def planned(call: Call, request: PlanRequest, capture: Callable[[bytes], list[Any]]) -> Plan:
-    """Plans a scan with the permissions of its caller.
+class Scans:
+    """Plans scans with the permissions of their callers."""
 
-    Raises:
-        NotFound: UNKNOWN_TABLE, UNKNOWN_SNAPSHOT.
-        PermissionDenied: The caller does not see the table, or may not capture.
-        InvalidArgument: The condition does not suit the table.
-        NotCaptured: The files of the snapshot are not known.
-    """
-    app = call.app
-    table = app.access.table(request.table, call.principal, "stats.read")
-    if request.capture:
-        app.access.require(call.principal, "capture.run")
-        if not app.planner.is_captured(table, request.snapshot):
-            capture(_files_of(table, request.snapshot))
-            table = app.catalog.by_key(table.table_key)
-    plan = app.planner.plan(table, request.node, request.columns, request.snapshot, call.is_cancelled)
-    app.usage.note(table.table_key, plan.columns)
-    return plan
+    def __init__(self, planner: ScanPlanner, catalog: Catalog, access: Access, usage: Usage):
+        self._planner, self._catalog, self._access, self._usage = planner, catalog, access, usage
+
+    def planned(self, request: PlanRequest, asking: Asking) -> Plan:
+        """Plans a scan with the permissions of its caller.
+
+        Raises:
+            NotFound: UNKNOWN_TABLE, UNKNOWN_SNAPSHOT.
+            PermissionDenied: The caller does not see the table, or may not capture.
+            InvalidArgument: The condition does not suit the table.
+            NotCaptured: The files of the snapshot are not known.
+        """
+        table = self._access.table(request.table, asking.principal, "stats.read")
+        if request.capture:
+            self._access.require(asking.principal, "capture.run")
+            if not self._planner.is_captured(table, request.snapshot):
+                asking.capture(_files_of(table, request.snapshot))
+                table = self._catalog.by_key(table.table_key)
+        plan = self._planner.plan(table, request.node, request.columns, request.snapshot, asking.is_cancelled)
+        self._usage.note(table.table_key, plan.columns)
+        return plan
 
 
 class _Query(Struct):
@@ -46,12 +54,12 @@ class _Query(Struct):
     snapshot: Snapshot = CURRENT
 
 
-@action(_Query, "Counts, minima and maxima of a table that statistics know exactly, or why they do not")
+@offered(_Query, "Counts, minima and maxima of a table that statistics know exactly, or why they do not")
 def answer(call: Call, query: _Query) -> list[Any]:
     request = answer_request.of_sql(query.sql)
     app = call.app
     table = app.access.table(request.table, call.principal, "stats.read")
-    found = answers.answer(app.planner, table, request, query.snapshot, call.is_cancelled)
+    found = answers.answer(app.parts["planning"].planner, table, request, query.snapshot, call.is_cancelled)
     app.usage.note(table.table_key, found.columns)
     return [
         {
@@ -70,12 +78,13 @@ class _Estimate(Struct):
     snapshot: Snapshot = CURRENT
 
 
-@action(_Estimate, "Rows, bytes, nulls and distinct values that a condition leaves of a table", exact=True)
+@offered(_Estimate, "Rows, bytes, nulls and distinct values that a condition leaves of a table", exact=True)
 def estimate(call: Call, asked: _Estimate) -> list[Any]:
     node = condition_of(asked.where)
     app = call.app
     table = app.access.table(asked.table, call.principal, "stats.read")
-    found = app.estimator.estimate(table, node, asked.columns or None, asked.snapshot, call.is_cancelled)
+    estimator = app.parts["planning"].estimator
+    found = estimator.estimate(table, node, asked.columns or None, asked.snapshot, call.is_cancelled)
     app.usage.note(table.table_key, found.named)
     return [found.body]
 
@@ -91,7 +100,7 @@ def capture_files(app: App, table: TableEntry, snapshot: str | int) -> None:
     """
     call = Call(app, ANONYMOUS, str(uuid.uuid4()), lambda: app.queue.closing)
     (outcome,) = ACTIONS["capture"].run(call, _files_of(table, snapshot))
-    if not app.planner.is_captured(app.catalog.by_key(table.table_key), snapshot):
+    if not app.parts["planning"].planner.is_captured(app.catalog.by_key(table.table_key), snapshot):
         raise UpstreamError(f'the files of "{table.full_name}" cannot be listed: {outcome["detail"]}')
 
 

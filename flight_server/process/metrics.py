@@ -227,7 +227,9 @@ class _AppCollector:
             yield _family(CounterMetricFamily, name, about, ["flight"], published.copy())
 
     def _publications(self) -> Iterator[Metric]:
-        publishing = self._app.publishing
+        if (part := self._app.parts.get("publishing")) is None:
+            return
+        publishing = part.publications
         yield _family(
             CounterMetricFamily,
             "statflight_publications",
@@ -258,7 +260,9 @@ class _AppCollector:
         yield _ages("statflight_table_stale_seconds", since, stalest, now)
 
     def _checks(self) -> Iterator[Metric]:
-        results = [result for of_table in self._app.checking.results.copy().values() for result in of_table]
+        if (part := self._app.parts.get("insight")) is None:
+            return
+        results = [result for of_table in part.checking.results.copy().values() for result in of_table]
         results.sort(key=lambda result: not result.state.is_miss)  # failures are always reported
         missed = {
             (result.table, result.column or "", result.rule, str(result.level)): 0.0

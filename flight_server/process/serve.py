@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,11 +21,11 @@ from flight_server.core.config import Settings
 from flight_server.core.control.housekeeping import Housekeeping
 from flight_server.core.flight_service import StatflightServer
 from flight_server.core.log import configure
-from flight_server.planning.scans import capture_files
+from flight_server.core.part import HttpContext
 from flight_server.process.certificates import with_tls
 from flight_server.process.intake import WAIT_SECONDS, Intake, PathLake
-from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.process.listener import Listener, tls_options
+from flight_server.process.parts import parts
 from flight_server.process.runtime import (
     SERVER_MEMORY,
     FreeMemory,
@@ -41,7 +40,7 @@ from flight_server.process.signals import Signals
 from flight_server.process.workers import Jobs, OwnWorkers, WorkersEndpoint
 from store.duckdb.database import Database
 from store.model.errors import InvalidArgument
-from store.replication.role import Role
+from store.role import Role
 
 if TYPE_CHECKING:
     from flight_server.process.http import Http
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("statflight.server")
 
+_PACKAGE: Final = __name__.removesuffix("process.serve")
 DRAIN_SECONDS: Final = 25.0
 RENEWED_WITHIN: Final = 2.0  # seconds until changed TLS files and tokens take effect
 
@@ -70,14 +70,12 @@ def serve(settings: Settings, lakes: Sequence[PathLake] = ()) -> int:
     _check_ports(settings)  # ports in use and bad files are reported before anything is created
     settings = _secured(settings)
     tls_options(settings)
-    app = App(settings, actions.functions, _joining(settings))
+    app = App(settings, actions.functions, _joining(settings), parts)
     metrics = health = listener = None
     http: list[Http] = []
 
-    sql = LazyEndpoint(app, actions.release())
-
     def start(location: str, options: Mapping[str, Any]) -> StatflightServer:
-        server = StatflightServer(app, guard, location, sql, **options)
+        server = StatflightServer(app, guard, location, **options)
         server.metrics = metrics
         return server
 
@@ -94,7 +92,7 @@ def serve(settings: Settings, lakes: Sequence[PathLake] = ()) -> int:
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             log.info("health on %s:%s", host, health.listen(settings.host, settings.health_port))
         if metrics is not None:
-            _serve_http(settings, app, guard, metrics, sql, http)
+            _serve_http(settings, app, guard, metrics, http)
     except InvalidArgument:
         if listener is not None:
             listener.close()
@@ -177,9 +175,7 @@ def _announce(listener: Listener) -> None:
     sys.stdout.flush()
 
 
-def _serve_http(
-    settings: Settings, app: App, guard: Guard, metrics: Metrics, sql: LazyEndpoint, ports: list[Http]
-) -> None:
+def _serve_http(settings: Settings, app: App, guard: Guard, metrics: Metrics, ports: list[Http]) -> None:
     """Starts the ports of HTTP that are set, and logs their addresses.
 
     Raises:
@@ -192,18 +188,20 @@ def _serve_http(
         ports.append(Http(probes, settings.host, settings.metrics_port, "metrics-port"))
         log.info("metrics on %smetrics", ports[-1].uri)
     if settings.http_port is not None:
-        try:
-            from flight_server.faces.iceberg_rest.door import Door
-            from flight_server.faces.web.site import Site
-        except ImportError as missing:
-            if str(missing.name).startswith("flight_server.faces.web"):
-                raise InvalidArgument("--http-port: the pages are not part of this build") from None
-            raise InvalidArgument(
-                f"--http-port needs {missing.name or missing}", hint="pip install 'statflight[server]'"
-            ) from None
-        door = Door(app, guard, partial(capture_files, app))
-        site, tls = Site(settings, app, guard, probes, sql.select, door), (settings.tls_cert, settings.tls_key)
-        ports.append(Http(site.asgi, settings.host, settings.http_port, "http-port", tls))
+        mounts: dict[str, Any] = {}
+        for part in app.parts.values():
+            try:
+                mounts |= part.http(mounts, HttpContext(guard, probes))
+            except ImportError as missing:
+                if str(missing.name).startswith(_PACKAGE):
+                    raise InvalidArgument(f"--http-port: {missing.name} is not part of this build") from None
+                raise InvalidArgument(
+                    f"--http-port needs {missing.name or missing}", hint="pip install 'statflight[server]'"
+                ) from None
+        if "" not in mounts:
+            raise InvalidArgument("--http-port: the pages are not part of this build")
+        tls = (settings.tls_cert, settings.tls_key)
+        ports.append(Http(mounts[""], settings.host, settings.http_port, "http-port", tls))
         log.info("pages on %s", ports[-1].uri)
 
 

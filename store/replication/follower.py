@@ -29,7 +29,7 @@ from store.replication import lease as leases
 from store.replication.followed_database import FollowedDatabase, note_of
 from store.replication.log import Base, Commit, Damaged, Log, Position
 from store.replication.restore import bases, write_base
-from store.replication.role import Lagging, ReadOnly, Role
+from store.role import Lagging, ReadOnly, Role
 
 if TYPE_CHECKING:
     from store.replication.writer import Writer

@@ -22,8 +22,8 @@ from store.replication.follower import Follower
 from store.replication.log import Log, Position
 from store.replication.place import IDENTITY, open_place
 from store.replication.restore import bases
-from store.replication.role import Role
 from store.replication.writer import Writer
+from store.role import Role
 
 GENERATION_GAP: Final = 1000  # between epochs, for commits of the former that were not shipped
 

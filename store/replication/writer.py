@@ -31,7 +31,7 @@ from store.duckdb.database import Database
 from store.model.errors import ShuttingDown, StatflightError, UpstreamError
 from store.replication import lease as leases
 from store.replication.log import BLOCK_BYTES, Base, Commit, Damaged, Log, Position, Segment, block_name, digest
-from store.replication.role import ReadOnly, Role
+from store.role import ReadOnly, Role
 
 log = logging.getLogger("statflight.replication")
 

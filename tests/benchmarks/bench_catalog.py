@@ -31,6 +31,7 @@ from flight_server.core.wire import tickets
 from flight_server.insight.checking import SETTLE_SECONDS
 from flight_server.insight.evaluate import check
 from flight_server.insight.rules import parse
+from flight_server.process.parts import parts
 from store.catalog.discovery import Discovery
 from store.history import validation
 from store.model.schemas import FLIGHTS, KLL
@@ -327,16 +328,16 @@ def test_statistics_shown_of_all_tables(tmp_path: Path) -> None:
 def test_checks_after_captures_of_all_tables(tmp_path: Path) -> None:
     """The server checks many tables whose captures have ended, and stores the results, beside one."""
     (tmp_path / "rules.toml").write_text('[[rule]]\nexpect = "null_fraction <= 0.5"\n')
-    app = App(Settings(db=tmp_path / "s.duckdb", checks=tmp_path / "rules.toml"))
+    app = App(Settings(db=tmp_path / "s.duckdb", checks=tmp_path / "rules.toml"), parts=parts)
     app.store.put([Put("stats.columns", rows(1, tables=FEW_TABLES, columns=20))])
     times: dict[int, list[float]] = {1: [], FEW_TABLES: []}
-    clock = app.checking._clock = itertools.count(step=SETTLE_SECONDS).__next__
+    clock = app.parts["insight"].checking._clock = itertools.count(step=SETTLE_SECONDS).__next__
     for _ in range(5):
         for count, each in times.items():
             for table in app.catalog.tables()[:count]:
-                app.checking.captured(table)
+                app.parts["insight"].checking.captured(table)
             clock()
-            each.append(timed(app.checking.run))
+            each.append(timed(app.parts["insight"].checking.run))
     app.close()
     compare("checks", times, 40)
 

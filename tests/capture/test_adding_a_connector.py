@@ -26,6 +26,7 @@ from flight_server.core.app import App
 from flight_server.core.config import Settings
 from flight_server.planning.plan_request import find
 from flight_server.planning.scan_plan import TABLE
+from flight_server.process.parts import parts
 from store.model.errors import UpstreamError
 from store.model.format_facts import FormatFacts
 from tests.capture.connectors.contract import ConnectorContract, Truth
@@ -96,10 +97,10 @@ def test_files_of_the_example_that_are_not_parquet_are_captured_and_their_scans_
         found = ("row_count", "null_count", "min", "max", "ndv")
         assert [rows["id"][name] for name in found] == [1001, 1, "0", "999", pytest.approx(1000, rel=0.05)]
         assert [rows["word"][name] for name in found] == [1001, 0, "w0", "w9", 10]
-    with contextlib.closing(App(Settings(db=path), functions)) as app:
+    with contextlib.closing(App(Settings(db=path), functions, parts=parts)) as app:
         for where, kept in (("id = 1000", 0), ("id > 998", 1), ("word IS NULL", 0), ("id >= 0 OR id IS NULL", 1)):
             request = find(json.dumps({"scan": "lake.default.t", "where": where}).encode())
-            plan = app.planner.plan(app.catalog.get("lake.default.t"), request.node, None, "current")
+            plan = app.parts["planning"].planner.plan(app.catalog.get("lake.default.t"), request.node, None, "current")
             assert plan.files.num_rows == kept, where
             facts = json.loads(plan.files.schema.metadata[TABLE])["facts"]
             assert not (facts["plain_parquet"] or facts["merges_rows"]), "clients read them by no reader of Parquet"

@@ -16,10 +16,11 @@ from flight_server.core.app import App
 from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.core.config import Settings
 from flight_server.core.wire import tickets
+from flight_server.process.parts import parts
 from store.duckdb.database import Database
 from store.history import validation
 from store.model.schemas import FLIGHTS
-from store.replication.role import Role
+from store.role import Role
 from store.stats_store import Put, PutMode
 from tests.store.empty_store import empty_store, place_for_database
 
@@ -32,7 +33,7 @@ Fill = Callable[[App], None]
 def app_in(directory: Path | None = None, fill: Fill | None = None, **settings: Any) -> Iterator[App]:
     """An app on a file in the directory, or else on any that is empty or has what `fill` wrote into the first one."""
     place = empty_store(directory / "stats.duckdb") if directory else place_for_database(fill and _filling(fill))
-    app = App(Settings(db=place, **settings), functions)
+    app = App(Settings(db=place, **settings), functions, parts=parts)
     try:
         yield app
     finally:
@@ -42,7 +43,7 @@ def app_in(directory: Path | None = None, fill: Fill | None = None, **settings: 
 @cache
 def _filling(fill: Fill) -> Callable[[Database], None]:
     def write(database: Database) -> None:
-        app = App(Settings(db=Path(database.path)), functions, lambda _: (database, Role()))
+        app = App(Settings(db=Path(database.path)), functions, lambda _: (database, Role()), parts)
         fill(app)
         app.close()
 

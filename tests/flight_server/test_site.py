@@ -6,11 +6,13 @@ import dataclasses
 import re
 
 from flight_server.cli import COMMANDS
-from flight_server.core.actions import ACTIONS
 from flight_server.core.config import Settings
 from flight_server.guides import site
 from flight_server.guides.error_codes import error_codes
+from flight_server.process.parts import actions
 from store.model.schemas import FLIGHTS
+
+ACTIONS = actions()
 
 NAV = re.findall(r"^ +- [^:]+: (\S+\.md)$", (site.ROOT / "flight_server/guides/mkdocs.yml").read_text(), re.MULTILINE)
 

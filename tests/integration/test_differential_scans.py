@@ -224,7 +224,7 @@ def check_lake(lake: Lake, name: str, root: Path, count: int = CONDITIONS, page:
 def check_scan(app: App, conditions: Conditions, where: str, page: Page | None = None) -> int:
     tree = conditions.tree()
     request = of_json({"scan": TABLE, "where": tree})
-    files = app.planner.plan(app.catalog.get(TABLE), request.node, None, "current").files
+    files = app.parts["planning"].planner.plan(app.catalog.get(TABLE), request.node, None, "current").files
     kept = dict(zip(files["file_path"].to_pylist(), files["match"].to_pylist(), strict=True))
     by_door = kept_by_door(app, tree)
     every = next(iter(conditions.columns.values()))[1]
@@ -250,11 +250,11 @@ def check_scan(app: App, conditions: Conditions, where: str, page: Page | None =
 def kept_by_door(app: App, tree: Mapping[str, Any]) -> set[str]:
     """The files that an Iceberg client gets for the same condition."""
     table = app.catalog.get(TABLE)
-    find = app.planner.reading(table, "current", lambda _, listing: listing.columns).find
+    find = app.parts["planning"].planner.reading(table, "current", lambda _, listing: listing.columns).find
     node = condition(as_iceberg(tree), find)
     if node is False:
         return set()
-    plan = app.planner.plan(table, None if node is True else node, (), "current", find=find)
+    plan = app.parts["planning"].planner.plan(table, None if node is True else node, (), "current", find=find)
     return set(plan.files["file_path"].to_pylist())
 
 
@@ -293,7 +293,9 @@ def check_answers(
     def check(name: str, *functions: str) -> bool:
         lt, values = conditions.columns[name]
         items = (Item("count", None, "count(*)"), *(Item(function, name, function) for function in functions))
-        found = answers.answer(app.planner, app.catalog.get(TABLE), AnswerRequest(TABLE, items, node), "current")
+        found = answers.answer(
+            app.parts["planning"].planner, app.catalog.get(TABLE), AnswerRequest(TABLE, items, node), "current"
+        )
         if found.results is None:
             assert found.reason
             return False

@@ -22,11 +22,13 @@ import pyarrow.flight as flight
 import pyarrow.parquet as pq
 import pytest
 
-from flight_server.core.actions import ACTIONS
+from flight_server.process.parts import actions
 from store.model.schemas import FLIGHTS
 from tests.flight_server.core.wire.floecat_messages import SystemTableFlightCommand
 from tests.flight_server.live_server import Client, serving
 from tests.integration.mutations import encoded, mutant, noisy
+
+ACTIONS = actions()
 
 SECONDS = 1.2  # for each kind
 AT_LEAST, AT_MOST = 20, 400  # mutants of each kind

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,10 +25,11 @@ SERVE = "import sys; from flight_server.cli import main; sys.exit(main())"
 
 
 def without(directory: Path, left_out: str) -> Path:
-    """A copy of the sources without a folder; with their bytecode, which three processes would make otherwise."""
+    """A copy of the sources without a folder or file; with bytecode, which three processes would make otherwise."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, directory / package)
-    shutil.rmtree(directory / left_out)
+    gone = directory / left_out
+    gone.unlink() if gone.is_file() else shutil.rmtree(gone)
     return directory
 
 
@@ -83,41 +84,71 @@ def captured(client: StatsClient, directory: Path) -> None:
     assert {each["outcome"] for each in outcomes} == {"CAPTURED"}
 
 
-def test_without_paimon(tmp_path):
-    sources = without(tmp_path / "src", "capture/connectors/paimon")
-    with served(sources) as client:
+PAIMON = "capture/connectors/paimon"
+LEFT_OUT = (
+    PAIMON,
+    "capture/connectors/delta",
+    "capture/connectors/iceberg",
+    "capture/connectors/lance",
+    "capture/publishers",
+    "flight_server/faces/iceberg_rest",
+    "flight_server/faces/present",
+    "flight_server/faces/sql",
+    "flight_server/faces/web",
+    "flight_server/insight",
+    "flight_server/planning",
+    "flight_server/publishing",
+    "store/replication",
+    "store/write_through.py",
+)
+
+
+@pytest.mark.parametrize("left_out", LEFT_OUT)
+def test_the_rest_works_without(left_out, tmp_path):
+    with served(without(tmp_path / "src", left_out)) as client:
         captured(client, tmp_path)
-        with pytest.raises(pa.ArrowException, match="paimon is not part of this build"):
-            client.actions.register_connector(catalog="p", format="paimon", uri=f"file://{tmp_path}")
+        if (refused := REFUSED.get(left_out)) is not None:
+            ask, message = refused
+            with pytest.raises(pa.ArrowException, match=message):
+                ask(client, tmp_path)
 
 
-def test_without_publishers(tmp_path):
-    sources = without(tmp_path / "src", "capture/publishers")
-    with served(sources) as client:
-        captured(client, tmp_path)
-        with pytest.raises(pa.ArrowException, match="trino is not part of this build"):
-            client.actions.publish(table="files.lake.orders", to="trino")
+def _select(client: StatsClient, _: Path) -> None:
+    ticket = flight.Ticket(write_any("CommandStatementQuery", (1, b"SELECT 1")))
+    with flight.connect(client.uri) as plain:
+        plain.do_get(ticket).read_all()
 
 
-def test_without_flight_sql(tmp_path):
-    sources = without(tmp_path / "src", "flight_server/faces/sql")
-    with served(sources) as client:
-        captured(client, tmp_path)
-        ticket = flight.Ticket(write_any("CommandStatementQuery", (1, b"SELECT 1")))
-        with (
-            flight.connect(client.uri) as plain,
-            pytest.raises(pa.ArrowNotImplementedError, match="Flight SQL is not part of this build"),
-        ):
-            plain.do_get(ticket).read_all()
+REFUSED: dict[str, tuple[Callable[[StatsClient, Path], object], str]] = {
+    PAIMON: (
+        lambda client, lake: client.actions.register_connector(catalog="p", format="paimon", uri=f"file://{lake}"),
+        "paimon is not part of this build",
+    ),
+    "capture/publishers": (
+        lambda client, _: client.actions.publish(table="files.lake.orders", to="trino"),
+        "trino is not part of this build",
+    ),
+    "flight_server/faces/sql": (_select, "Flight SQL is not part of this build"),
+    "flight_server/publishing": (
+        lambda client, _: client.actions.publish(table="files.lake.orders", to="trino"),
+        'no action "publish"',
+    ),
+}
 
 
-def test_without_pages(tmp_path):
-    sources = without(tmp_path / "src", "flight_server/faces/web")
-    with served(sources) as client:
-        captured(client, tmp_path)
-    pages = command(sources, "serve", "--db", str(tmp_path / "db.duckdb"), "--port", "0", "--http-port", "0")
-    done = subprocess.run(
-        pages, cwd=sources, env=os.environ | {"PYTHONPATH": str(sources)}, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode != 0 and "--http-port: the pages are not part of this build" in done.stderr
+@pytest.mark.parametrize(
+    ("left_out", "settings", "message"),
+    [
+        ("flight_server/faces/web", ["--http-port", "0"], "--http-port: the pages are not part of this build"),
+        ("flight_server/faces/present", ["--http-port", "0"], "faces.present is not part of this build"),
+        ("flight_server/insight", ["--checks", "rules.toml"], "insight is not part of this build"),
+    ],
+)
+def test_a_setting_of_what_is_left_out_is_refused(left_out, settings, message, tmp_path):
+    sources = without(tmp_path / "src", left_out)
+    (sources / "rules.toml").touch()
+    serve = command(sources, "serve", "--db", str(tmp_path / "db.duckdb"), "--port", "0", *settings)
+    environment = os.environ | {"PYTHONPATH": str(sources)}
+    done = subprocess.run(serve, cwd=sources, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0 and message in done.stderr
     assert "Traceback" not in done.stderr

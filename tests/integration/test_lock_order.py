@@ -22,6 +22,7 @@ from flight_server.core.config import Settings
 from flight_server.core.flight_service import StatflightServer
 from flight_server.core.wire import flight_sql
 from flight_server.process.metrics import Metrics
+from flight_server.process.parts import parts
 from flight_server.worker.loop import ROLES, Worker
 from store.duckdb.database import Database
 from tests.lock_recorder import LockRecorder
@@ -52,7 +53,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> LockRecorder:
 def uri(recorder: LockRecorder, tmp_path: Path) -> Iterator[str]:
     """A server and a worker in this process, and a thread that scrapes the metrics."""
     settings = Settings(db=empty_store(tmp_path / "stats.duckdb"), auto_analyze="on", auto_analyze_seconds=0.5)
-    app = App(settings, functions)
+    app = App(settings, functions, parts=parts)
     with StatflightServer(app, Authenticator(is_open=True), "grpc://127.0.0.1:0") as server:
         server.metrics = Metrics(app, "test", Authenticator(is_open=True).authenticate)
         app.start()

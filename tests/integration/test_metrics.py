@@ -14,6 +14,7 @@ import pytest
 
 from flight_server.core import audit_log
 from flight_server.core.auth.principal import ANONYMOUS
+from flight_server.process.parts import parts
 from store.catalog.discovery import Discovery
 from store.model.targets import Target
 from tests.flight_server.live_server import serving
@@ -106,7 +107,7 @@ def test_table_ages_are_exposed_for_a_bounded_number_of_tables(tmp_path):
     from store.model.schemas import FLIGHTS
     from store.stats_store import Put
 
-    app = App(Settings(db=tmp_path / "stats.duckdb"))
+    app = App(Settings(db=tmp_path / "stats.duckdb"), parts=parts)
     try:
         flight = FLIGHTS["stats.tables"]
         rows = [ROW | {"table_name": f"t.{n}", "snapshot_id": s} for n in range(MAX_TABLES + 20) for s in (1, 2)]

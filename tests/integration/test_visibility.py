@@ -16,13 +16,15 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from flight_server.core.actions import ACTIONS
 from flight_server.core.wire.flight_sql import write_any
+from flight_server.process.parts import actions
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection, Database
 from store.model import sketches
 from store.model.schemas import FLIGHTS
 from tests.flight_server.live_server import Client, LiveServer, serving
+
+ACTIONS = actions()
 
 WORD = "hidden"
 SEEN, HIDDEN = ("lake", "sales", "orders"), (f"{WORD}lake", WORD, f"{WORD}_t")

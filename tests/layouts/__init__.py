@@ -23,6 +23,7 @@ from flight_server.core.app import App
 from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.core.config import Settings
 from flight_server.core.wire import tickets
+from flight_server.process.parts import parts
 from store.model.schemas import FLIGHTS
 
 HOME: Final = Path(__file__).parent
@@ -64,7 +65,7 @@ def expected(layout: int) -> dict[str, Rows]:
 @contextmanager
 def serving(path: Path) -> Iterator[App]:
     """An app on a database, which looks at no lake."""
-    app = App(Settings(db=path), functions)
+    app = App(Settings(db=path), functions, parts=parts)
     try:
         yield app
     finally:

@@ -75,11 +75,15 @@ class InProcess:
     def scan(self, table: str, where: Mapping[str, Any]) -> Any:
         request = of_json({"scan": table, "where": where})
         entry = self.app.catalog.get(table)
-        return SimpleNamespace(files=self.app.planner.plan(entry, request.node, None, "current").files)
+        return SimpleNamespace(
+            files=self.app.parts["planning"].planner.plan(entry, request.node, None, "current").files
+        )
 
     def answer(self, sql: str) -> Answer:
         request = answer_request.of_sql(sql)
-        found = answers.answer(self.app.planner, self.app.catalog.get(request.table), request, "current")
+        found = answers.answer(
+            self.app.parts["planning"].planner, self.app.catalog.get(request.table), request, "current"
+        )
         return Answer.of_result({"exact": found.results is not None, **vars(found)})
 
 

@@ -1,6 +1,6 @@
 """DoAction: one small function per action. A body comes in as JSON bytes, each result goes out as JSON bytes."""
 
-from flight_server.core.actions import captures, connectors, describing, jobs, publishing, reads, records
+from flight_server.core.actions import captures, connectors, describing, jobs, reads, records
 from flight_server.core.actions.reads import release
-from flight_server.core.actions.registry import ACTIONS, Action, Call, functions
-from flight_server.planning import scans
+from flight_server.core.actions.registry import ACTIONS, Call, functions
+from flight_server.core.part import Action

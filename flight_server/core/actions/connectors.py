@@ -8,7 +8,8 @@ from msgspec import Meta
 
 from capture import policy
 from capture.homes import check_home_options
-from flight_server.core.actions.registry import Call, Results, action
+from flight_server.core.actions.registry import Call, action
+from flight_server.core.part import Results
 from store.model.errors import InvalidField
 from store.model.structs import Options, Struct, Text, Truth
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from flight_server.core.actions.registry import Call, Results, action
+from flight_server.core.actions.registry import Call, action
+from flight_server.core.part import Results
 from flight_server.core.views.reader import read_table
 from store.model.errors import InvalidField, NotFound
 from store.model.structs import Struct, Table, Text

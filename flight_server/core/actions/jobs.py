@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from flight_server.core.actions.registry import Call, Results, action
+from flight_server.core.actions.registry import Call, action
+from flight_server.core.part import Results
 from flight_server.core.wire.action_bodies import (
     FinishedLease,
     LeaseKind,

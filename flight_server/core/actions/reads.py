@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.core.actions.registry import Call, Results, action
+from flight_server.core.actions.registry import Call, action
+from flight_server.core.part import Results
 from flight_server.core.wire.scan_request import check_query_id, of_command, of_json
 from store.model.errors import PermissionDenied
 from store.model.structs import Struct, Text

@@ -1,4 +1,4 @@
-"""Actions on stored records: delete, expire, describe, merge; whether a column is a key."""
+"""Actions on stored records: delete, expire, describe, merge."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from typing import Any
 
 from msgspec import field
 
-from flight_server.core.actions.registry import Call, Results, action
+from flight_server.core.actions.registry import Call, action
 from flight_server.core.actions.sketch_union import SketchedColumn, Theta, theta_of
-from flight_server.core.wire.scan_request import CURRENT
-from flight_server.insight import learned
+from flight_server.core.part import Results
 from store.catalog.sketch_retention import superseded, thin
 from store.model import sketches
-from store.model.errors import InvalidArgument
 from store.model.freshness import EXACT
-from store.model.structs import Snapshot, Struct, Table, Text, Truth
+from store.model.structs import Snapshot, Struct, Table, Truth
 from store.model.targets import Target
 
 
@@ -31,46 +29,6 @@ def delete_stats(call: Call, records: _Records) -> Results:
     snapshot_id = None if records.snapshot is None else call.app.catalog.snapshot_id(table, records.snapshot)
     yield {"deleted": call.app.store.delete(table, snapshot_id, target)}
     call.app.commit.on_committed(table)
-
-
-class _Column(Struct):
-    table: Table
-    column_id: int
-    snapshot: Snapshot = CURRENT
-
-
-@action(_Column, "Reads a column; whether no value of it occurs twice")
-def unique(call: Call, asked: _Column) -> Results:
-    app = call.app
-    table = app.access.table(asked.table, call.principal, "stats.read")
-    app.access.require(call.principal, "capture.run")
-    snapshot_id = app.catalog.snapshot_id(table, asked.snapshot)
-    found = app.uniqueness.of(table, snapshot_id, asked.column_id, call.is_cancelled)
-    yield {"table": table.full_name, "snapshot_id": snapshot_id, "column_id": asked.column_id, "unique": found}
-
-
-class _Expected(Struct):
-    table: Table
-    measure: Text
-    snapshot: Snapshot
-    column: Text | None = None
-
-
-@action(_Expected, "Takes a value that a learned rule calls strange for expected")
-def expect(call: Call, expected: _Expected) -> Results:
-    table = call.app.access.table(expected.table, call.principal, "stats.write")
-    measure, column = expected.measure, expected.column
-    if measure not in learned.MEASURES or (column is None) != (measure not in learned.OF_COLUMN):
-        of_table = ", ".join((*learned.OF_TABLE, learned.GAP))
-        raise InvalidArgument(
-            f"measure: {measure!r} of {'the table' if column is None else 'a column'} is not learned",
-            hint=f"of a table are {of_table}, of a column {', '.join(learned.OF_COLUMN)}",
-        )
-    if column is not None:
-        call.app.catalog.column_id(table, column)
-    snapshot_id = call.app.catalog.snapshot_id(table, expected.snapshot)
-    call.app.checking.expect(table, snapshot_id, column, measure)
-    yield {"table": table.full_name, "snapshot_id": snapshot_id, "column": column, "measure": measure}
 
 
 class _Expiry(Struct):

@@ -138,7 +138,7 @@ class Plans:
         table = self._tables.captured(table, snapshot)
         snapshot_id = table.current_snapshot_id if isinstance(snapshot, str) else snapshot
         assert snapshot_id is not None  # it is captured
-        columns = self._app.planner.reading(table, snapshot_id, lambda _, listing: listing.columns)
+        columns = self._app.parts["planning"].planner.reading(table, snapshot_id, lambda _, listing: listing.columns)
         by_snapshot, exact = _flag(body, "use-snapshot-schema", False), _flag(body, "case-sensitive", True)
         find = served.finder(columns, by_snapshot=by_snapshot, exact=exact)
         filter = body.get("filter")
@@ -171,7 +171,7 @@ class Plans:
             parts, tokens, first = self._parts(plan)
             if len(tokens) <= 1:
                 break
-            digest = self._app.planner.digest(plan.table, plan.snapshot_id)
+            digest = self._app.parts["planning"].planner.digest(plan.table, plan.snapshot_id)
             if settled is not None and settled == self._app.versions.settled(plan.table.table_key):
                 size_bytes = _PLAN_BYTES + residual_bytes + 400 * len(tokens)
                 self._plans.put(plan.id, _Pages(plan, parts, digest), size_bytes)
@@ -185,7 +185,9 @@ class Plans:
         first: pa.Table | None = None
         parts: list[_Part] = []
         tokens: list[str] = []
-        for slice, files in self._sliced(plan, self._app.planner.listed(plan.table, plan.snapshot_id)):
+        for slice, files in self._sliced(
+            plan, self._app.parts["planning"].planner.listed(plan.table, plan.snapshot_id)
+        ):
             if not files.num_rows:
                 continue
             starts = files["file_path"].take(pa.array(range(0, files.num_rows, plan.page))).to_pylist()
@@ -216,7 +218,7 @@ class Plans:
 
     def _kept(self, plan: _Plan, slice: Slice, most: int | None = None) -> pa.Table | None:
         """The files of a plan in a slice, by path; None if bounds keep more than `most`."""
-        planner, find = self._app.planner, plan.asked.find
+        planner, find = self._app.parts["planning"].planner, plan.asked.find
         kept = planner.kept(
             plan.table, plan.node, (), plan.snapshot_id, find, slice, added=["partition_spec_id"], most=most
         )
@@ -246,7 +248,7 @@ class Plans:
         files = self._rows.get((plan.id, part.slice.number))
         if files is None:
             files = self._files(plan, part.slice)
-            if self._app.planner.digest(plan.table, plan.snapshot_id) != pages.digest:
+            if self._app.parts["planning"].planner.digest(plan.table, plan.snapshot_id) != pages.digest:
                 raise _no_page()  # other files are listed, so that this page may lack some of the plan
             self._rows.put((plan.id, part.slice.number), files, files.nbytes)
         return self._page(plan, part.page(files, number))

@@ -153,7 +153,7 @@ class Tables:
 
     def captured(self, table: TableEntry, snapshot: str | int) -> TableEntry:
         """The table, its files at a snapshot captured first if they are not known."""
-        if self._app.planner.is_captured(table, snapshot):
+        if self._app.parts["planning"].planner.is_captured(table, snapshot):
             return table
         self._capture(table, snapshot)
         return self._app.catalog.by_key(table.table_key)
@@ -199,7 +199,7 @@ class Tables:
             raise Unimplemented(
                 f'files of "{table.full_name}" have field ids of another table, which readers would use'
             )
-        files = self._app.planner.totals(table, snapshot_id)
+        files = self._app.parts["planning"].planner.totals(table, snapshot_id)
         stored = snapshot_columns(self._app.database, [(table.table_key, snapshot_id)])
         of_snapshot = stored.get((table.table_key, snapshot_id), [])
         if files.has_deletes:

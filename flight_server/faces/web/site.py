@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import parse_qs
 
@@ -74,7 +74,7 @@ class Site:
         settings: With TLS, the cookie gets the attribute Secure.
         probes: An ASGI application that serves `/metrics` and `/health`.
         select: Runs a statement for a caller and answers at most so many rows; None where there is no SQL.
-        iceberg: An ASGI application that serves what is below `/iceberg`; None for nothing.
+        mounts: ASGI applications by the path below which they serve.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Site:
         guard: Guard,
         probes: Any,
         select: Select | None = None,
-        iceberg: Any = None,
+        mounts: Mapping[str, Any] | None = None,
     ):
         self._app, self._guard, self._secure = app, guard, settings.tls_cert is not None
         self._select = select
@@ -112,7 +112,7 @@ class Site:
                 Route("/icon.svg", self._icon),
                 Route("/metrics", probes),
                 Route("/health", probes),
-                *([] if iceberg is None else [Route("/iceberg/{rest:path}", iceberg)]),
+                *(Route(f"{path}/{{rest:path}}", served) for path, served in (mounts or {}).items()),
             ],
             exception_handlers={404: self._missing, 405: self._refused, Exception: self._broken},
         )

@@ -17,6 +17,7 @@ from flight_server.insight.checking import SETTLE_SECONDS, TIMELY_SECONDS, Check
 from flight_server.insight.evaluate import check
 from flight_server.insight.rules import parse
 from flight_server.process.metrics import Metrics
+from flight_server.process.parts import parts
 from store.catalog.discovery import Discovery
 from store.model.errors import InvalidArgument, ResourceExhausted
 from store.model.schemas import THETA
@@ -55,7 +56,7 @@ def setup(tmp_path):
     (tmp_path / "rules.toml").write_text(RULES)
     with app_in(checks=tmp_path / "rules.toml") as app:
         clock, notifications = Clock(), Notifications()
-        old = app.checking
+        old = app.parts["insight"].checking
         checking = Checking(
             app.database,
             app.catalog,
@@ -65,7 +66,7 @@ def setup(tmp_path):
             LATE_SECONDS,
             clock=clock,
         )
-        app.checking = checking
+        app.parts["insight"].checking = checking
 
         def snapshot(number: int, nulls: int) -> int:
             at = KEY | {"snapshot_id": number}
@@ -112,18 +113,18 @@ def test_results_that_cannot_be_stored_are_found_again(setup, caplog):
 
     app.database.guards.append(guard)
     snapshot(1, 0)
-    clock = app.checking._clock
+    clock = app.parts["insight"].checking._clock
     put(app, [KEY | {"snapshot_id": 1, "column_id": 1, "column_name": "id", "row_count": 100, "null_count": 50}])
-    app.checking.captured(app.catalog.get("lake.s.t"))
+    app.parts["insight"].checking.captured(app.catalog.get("lake.s.t"))
     clock.now += SETTLE_SECONDS
     refusing.append(True)
-    assert app.checking.run() == 1 and "the disk is full" in caplog.text
+    assert app.parts["insight"].checking.run() == 1 and "the disk is full" in caplog.text
     assert (1, "id", "PASSED", 0.0) in rows(app) and len(notifications) == 1
     refusing.clear()
     clock.now += TIMELY_SECONDS
-    assert app.checking.run() == 0
+    assert app.parts["insight"].checking.run() == 0
     clock.now += SETTLE_SECONDS
-    assert app.checking.run() == 1
+    assert app.parts["insight"].checking.run() == 1
     assert (1, "id", "FAILED", 0.5) in rows(app)
     assert [change["after"] for change in notifications[1]["changes"]] == ["FAILED"]
 
@@ -190,12 +191,12 @@ def loads(setup):
         put(app, [at], "stats.tables")
         column = {"column_id": 1, "column_name": "id", "logical_type": "INT", "null_count": 0}
         put(app, [at | column | ({} if ndv is None else {"ndv": ndv, "ndv_exact": True})])
-        app.checking.captured(app.catalog.get("lake.s.t"))
+        app.parts["insight"].checking.captured(app.catalog.get("lake.s.t"))
         return passed(SETTLE_SECONDS)
 
     def passed(seconds):
-        app.checking._clock.now += seconds
-        app.checking.run()
+        app.parts["insight"].checking._clock.now += seconds
+        app.parts["insight"].checking.run()
         found = reader.read("sys.checks").to_pylist()
         newest = max(row["snapshot_id"] for row in found)
         return {row["measure"]: row["state"] for row in found if row["snapshot_id"] == newest}
@@ -226,7 +227,7 @@ def test_columns_that_a_rule_judges_are_told(setup):
         '[[rule]]\ntable = "lake.s.t"\ncolumns = ["b*"]\nexpect = "min >= max of c"\n'
     )
     snapshot(1, 0)
-    judges = app.checking.judges
+    judges = app.parts["insight"].checking.judges
     assert [name for name in ("a", "b1", "c", "d") if judges("lake.s.t", name)] == ["a", "b1", "c"]
     assert judges("lake.s.other", "a") and not judges("lake.s.other", "b1")
 
@@ -269,7 +270,7 @@ def test_rules_are_late_but_not_failed_when_statistics_do_not_come(setup, loads)
     # Of the next snapshot only metadata is captured: the distinct values before decide nothing.
     load(2)
     assert captured(2, 200) == {"row_count": "PASSED", "ndv": "WAITING", "distinct_fraction": "WAITING"}
-    failing = {(result.measure, result.state) for result in app.checking.results["lake.s.t"]}
+    failing = {(result.measure, result.state) for result in app.parts["insight"].checking.results["lake.s.t"]}
     assert failing == {("row_count", "PASSED"), ("ndv", "FAILED"), ("distinct_fraction", "FAILED")}  # still known
     assert passed(LATE_SECONDS) == {"row_count": "PASSED", "ndv": "UNKNOWN", "distinct_fraction": "UNKNOWN"}
 
@@ -309,7 +310,7 @@ def test_failing_rule_is_exposed_as_a_check_failing_metric(setup):
 def test_invalid_rules_file_fails_startup_before_the_database_exists(tmp_path):
     (tmp_path / "rules.toml").write_text("nonsense")
     with pytest.raises(InvalidArgument, match="rules file"):
-        App(Settings(db=tmp_path / "stats.duckdb", checks=tmp_path / "rules.toml"))
+        App(Settings(db=tmp_path / "stats.duckdb", checks=tmp_path / "rules.toml"), parts=parts)
     assert not (tmp_path / "stats.duckdb").exists()
 
 
@@ -318,7 +319,7 @@ def test_value_called_expected_is_kept_by_the_checks_that_follow(setup):
     path.write_text('[[rule]]\nexpect = "row_count > 5"\n')
     os.utime(path, ns=(2, 2))
     snapshot(1, 0)
-    app.checking.expect(app.catalog.get("lake.s.t"), 1, None, "row_count")
+    app.parts["insight"].checking.expect(app.catalog.get("lake.s.t"), 1, None, "row_count")
     snapshot(1, 0)
     assert sorted(row[2] for row in rows(app)) == ["EXPECTED", "PASSED"]
 
@@ -332,15 +333,15 @@ def test_age_is_looked_at_while_nothing_is_captured(setup):
         at = KEY | {"snapshot_id": 1, "captured_at": datetime.now(UTC) - timedelta(hours=hours)}
         put(app, [at | {"row_count": 100 + int(10 * hours)}], "stats.tables", "replace_snapshot")
         before = checked()
-        app.checking._clock.now += seconds
-        app.checking.run()
+        app.parts["insight"].checking._clock.now += seconds
+        app.parts["insight"].checking.run()
         return sorted((row[1], row[2]) for row in rows(app)), checked() != before
 
     def checked():
         return LocalReader(app.scanner, ANONYMOUS).read("sys.checks", ["checked_at"]).to_pylist()
 
     put(app, [KEY | {"snapshot_id": 1, "row_count": 100}], "stats.tables")
-    app.checking.captured(app.catalog.get("lake.s.t"))
+    app.parts["insight"].checking.captured(app.catalog.get("lake.s.t"))
     both = [(None, "PASSED"), (None, "PASSED")]
     assert passed(0.5, SETTLE_SECONDS) == (both, True)
     assert passed(0.6, TIMELY_SECONDS) == (both, False)  # nothing has turned, and nothing is written
@@ -370,12 +371,12 @@ def test_table_is_checked_again_when_what_it_refers_to_is_captured(setup):
     sketch("t", [1, 2, 3])
     sketch("parents", [1, 2])
     put(app, [KEY | {"snapshot_id": 1, "row_count": 3}], "stats.tables")
-    app.checking.captured(app.catalog.get("lake.s.t"))
-    app.checking._clock.now += SETTLE_SECONDS
-    app.checking.run()
+    app.parts["insight"].checking.captured(app.catalog.get("lake.s.t"))
+    app.parts["insight"].checking._clock.now += SETTLE_SECONDS
+    app.parts["insight"].checking.run()
     assert [row[2] for row in rows(app)] == ["FAILED"]
     sketch("parents", [1, 2, 3])
-    app.checking.captured(app.catalog.get("lake.s.parents"))
-    app.checking._clock.now += SETTLE_SECONDS
-    app.checking.run()
+    app.parts["insight"].checking.captured(app.catalog.get("lake.s.parents"))
+    app.parts["insight"].checking._clock.now += SETTLE_SECONDS
+    app.parts["insight"].checking.run()
     assert [row[2] for row in rows(app)] == ["PASSED"]

@@ -13,7 +13,6 @@ from flight_server.insight import rules
 from flight_server.insight.evaluate import check, compare
 from flight_server.insight.references import may_see
 from flight_server.insight.results import State
-from flight_server.process.lazy_endpoint import LazyEndpoint
 from store.model import schemas
 from store.model.sketches import frequent, kll, theta
 from store.model.sketches.murmur3 import hash_longs
@@ -120,9 +119,7 @@ def app():
 
 @pytest.fixture(scope="module")
 def reader(app):
-    sql = LazyEndpoint(app, "0")
-    yield LocalReader(app.scanner, ANONYMOUS, lambda statement: sql.select(statement, ANONYMOUS))
-    sql.close()
+    return LocalReader(app.scanner, ANONYMOUS, lambda statement: app.parts.select(statement, ANONYMOUS))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flight_server.client.answer import Answer
-from flight_server.core.actions import ACTIONS, Call
+from flight_server.core.actions import Call
 from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.planning import answers
 from store.model.errors import InvalidArgument, NotFound
@@ -66,7 +66,7 @@ def put_files(app, *rows: dict[str, dict[str, Any]], counted: bool = True, **fil
 
 def ask(app, select: str, where: str = "", **more: Any) -> Answer:
     sql = f"SELECT {select} FROM lake.s.t" + (f" WHERE {where}" if where else "")
-    (found,) = ACTIONS["answer"].run(call(app), json.dumps({"sql": sql} | more).encode())
+    (found,) = app.parts.actions["answer"].run(call(app), json.dumps({"sql": sql} | more).encode())
     answered = Answer.of_result(found)
     assert answered.exact == (answered.values is not None) == (answered.reason is None)
     return answered
@@ -265,7 +265,7 @@ def test_rows_that_readers_merge_are_not_counted_by_files(app):
 )
 def test_other_queries_are_refused(filled, sql, told):
     with pytest.raises(InvalidArgument) as refusal:
-        ACTIONS["answer"].run(call(filled), json.dumps({"sql": sql}).encode())
+        filled.parts.actions["answer"].run(call(filled), json.dumps({"sql": sql}).encode())
     assert told in str(refusal.value)
 
 
@@ -273,4 +273,4 @@ def test_unknown_tables_and_snapshots_are_refused(app):
     put_files(app, *spans())
     for sql, snapshot in (("SELECT count(*) FROM lake.s.u", 1), ("SELECT count(*) FROM lake.s.t", 9)):
         with pytest.raises(NotFound):
-            ACTIONS["answer"].run(call(app), json.dumps({"sql": sql, "snapshot": snapshot}).encode())
+            app.parts.actions["answer"].run(call(app), json.dumps({"sql": sql, "snapshot": snapshot}).encode())

@@ -35,7 +35,7 @@ def app():
 
 def estimate(app, where: str | None = None, columns: list[str] | None = None) -> dict[str, Any]:
     node: tree.Node | None = condition_of(where)
-    found = app.estimator.estimate(app.catalog.get("lake.s.t"), node, columns, "current").body
+    found = app.parts["planning"].estimator.estimate(app.catalog.get("lake.s.t"), node, columns, "current").body
     assert json.loads(json.dumps(found)) == found
     return found
 

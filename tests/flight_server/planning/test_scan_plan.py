@@ -48,7 +48,7 @@ def app():
 
 def plan(app, where: Any = None, table: str = "lake.s.t", **more: Any):
     request = find(json.dumps({"scan": table, "where": where} | more).encode())
-    return app.planner.plan(app.catalog.get(table), request.node, request.columns, request.snapshot)
+    return app.parts["planning"].planner.plan(app.catalog.get(table), request.node, request.columns, request.snapshot)
 
 
 def kept(app, where: Any = None, **more: Any) -> dict[str, str]:
@@ -273,8 +273,8 @@ def test_a_snapshot_without_files_is_not_captured(app):
     put(app, [KEY | {"snapshot_id": 3, "row_count": 1}], "stats.tables")
     with pytest.raises(NotCaptured, match="snapshot 3"):
         plan(app, snapshot=3)
-    assert not app.planner.is_captured(app.catalog.get("lake.s.t"), 3)
-    assert app.planner.is_captured(app.catalog.get("lake.s.t"), 1)
+    assert not app.parts["planning"].planner.is_captured(app.catalog.get("lake.s.t"), 3)
+    assert app.parts["planning"].planner.is_captured(app.catalog.get("lake.s.t"), 1)
     with pytest.raises(NotFound, match="no snapshot 4"):
         plan(app, snapshot=4)
 

@@ -20,7 +20,7 @@ from store.replication import lease as leases
 from store.replication.followed_database import note_of
 from store.replication.follower import Follower
 from store.replication.join import Plan, join
-from store.replication.role import Lagging, ReadOnly
+from store.role import Lagging, ReadOnly
 from tests.store.replication.writing import log_at, note, notes, restored, writing
 
 

@@ -18,7 +18,7 @@ from store.replication import writer as writers
 from store.replication.log import Damaged, block_name, iso
 from store.replication.place import Directory
 from store.replication.restore import At, bases, restore, spans
-from store.replication.role import ReadOnly
+from store.role import ReadOnly
 from tests.flight_server.live_server import eventually
 from tests.store.replication.writing import log_at, note, notes, restored, writing
 

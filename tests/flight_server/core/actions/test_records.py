@@ -164,7 +164,7 @@ def lake():
 
 def act(app, name: str, **body: Any) -> list[Any]:
     call = Call(app, Principal("admin", ALL_SCOPES), "", lambda: False)
-    return list(ACTIONS[name].run(call, json.dumps(body).encode()))
+    return list((ACTIONS | app.parts.actions)[name].run(call, json.dumps(body).encode()))
 
 
 def stored(app, flight: str = "stats.columns", target: str = "column_id") -> set[tuple[int, Any]]:

@@ -12,18 +12,20 @@ import pyarrow as pa
 import pytest
 
 from capture.spec import CaptureSpec
-from flight_server.core.actions import ACTIONS, Call
+from flight_server.core.actions import Call
 from flight_server.core.auth.principal import ALL_SCOPES, Principal
+from flight_server.core.part import Asking
 from flight_server.core.wire import tickets
 from flight_server.core.wire.flight_sql import write_any
 from flight_server.faces.sql.endpoint import SqlEndpoint
-from flight_server.planning import plan_request
-from flight_server.planning.scans import planned
+from flight_server.process.parts import actions
 from store.model.errors import NotFound, PermissionDenied, StatflightError
 from store.model.names import join_name
 from store.model.targets import Target
 from tests.flight_server.faces.web.serving import Browser, pages_of
 from tests.flight_server.serving import app_in, put, rows
+
+ACTIONS = actions()
 
 SEEN = ("lake.seen.*",)
 THERE, MISSING = "salaries", "salariez"  # of one length, so that sizes of answers are equal
@@ -214,8 +216,9 @@ def test_statements_answer_alike(app, statement, name):
 @pytest.mark.parametrize("scan", SCANS)
 def test_scans_answer_alike(app, scan, name):
     def run(table: str) -> Any:
-        request = plan_request.of_json(named(scan, table))
-        return planned(Call(app, limited(), "c", lambda: False), request, lambda body: [])
+        data = json.dumps(named(scan, table)).encode()
+        command = app.parts.find(data, Asking(limited(), lambda: False, None, lambda body: []))
+        return command.get()
 
     assert alike(run, name=name)[0] == "PermissionDenied"
 

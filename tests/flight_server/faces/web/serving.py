@@ -20,7 +20,6 @@ from flight_server.core.auth.tokens import Guard
 from flight_server.faces.iceberg_rest.door import Door
 from flight_server.faces.web.site import Site
 from flight_server.process.http import Http, Probes
-from flight_server.process.lazy_endpoint import LazyEndpoint
 from flight_server.process.metrics import Metrics
 from store.model.sketches import kll
 from store.model.target_ids import of_column
@@ -37,8 +36,8 @@ def pages_of(app: App, tokens: Path | None = None) -> Iterator[str]:
         app,
         guard,
         probes,
-        LazyEndpoint(app, "0").select,
-        Door(app, guard, lambda table, snapshot: None),
+        app.parts.select,
+        {"/iceberg": Door(app, guard, lambda table, snapshot: None)},
     )
     pages = Http(site.asgi, app.settings.host, 0, "http-port")
     try:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from flight_server.faces.web.site import _Confined
-from store.replication.role import Role
+from store.role import Role
 
 
 def status(path: str, *headers: tuple[bytes, bytes]) -> int:

@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 
 from flight_server.core.wire.lag import MAX_LAG
-from store.replication.role import Role
+from store.role import Role
 from tests.flight_server.faces.web.serving import pages_of
 from tests.flight_server.serving import app_in
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from capture.homes import homes_of
-from flight_server.core.control.publishing import INTERVAL_SECONDS, SETTLE_SECONDS, Publishing
+from flight_server.publishing.publications import INTERVAL_SECONDS, SETTLE_SECONDS, Publishing
 from store.catalog.catalog import Catalog
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError

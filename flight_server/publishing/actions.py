@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from capture.homes import HOMES
-from flight_server.core.actions.registry import Call, Results, action
+from flight_server.core.actions.registry import Call, offered
+from flight_server.core.part import Results
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import InvalidArgument
 from store.model.structs import Options, Snapshot, Struct, Table, Text, Truth
@@ -21,15 +22,15 @@ class _Publish(_Home):
     allow_inherited: Truth | None = None
 
 
-@action(_Publish, "Writes statistics where other engines look for them")
+@offered(_Publish, "Writes statistics where other engines look for them")
 def publish(call: Call, wanted: _Publish) -> Results:
     HOMES.check(wanted.to)
-    app = call.app
+    app, publications = call.app, call.app.parts["publishing"].publications
     table = _table(call, wanted.table)
     snapshot_id = app.catalog.snapshot_id(table, wanted.snapshot)
     if not isinstance(wanted.snapshot, int):
-        snapshot_id = app.publishing.snapshot_of(table, snapshot_id)
-    yield app.publishing.publish(
+        snapshot_id = publications.snapshot_of(table, snapshot_id)
+    yield publications.publish(
         table,
         wanted.to,
         snapshot_id,
@@ -40,11 +41,12 @@ def publish(call: Call, wanted: _Publish) -> Results:
     )
 
 
-@action(_Home, "Removes published statistics from where `publish` has written them")
+@offered(_Home, "Removes published statistics from where `publish` has written them")
 def withdraw(call: Call, home: _Home) -> Results:
     HOMES.check(home.to)
     table = _table(call, home.table)
-    withdrawn = call.app.publishing.withdraw(table, home.to, options=home.options or {}, is_cancelled=call.is_cancelled)
+    publications = call.app.parts["publishing"].publications
+    withdrawn = publications.withdraw(table, home.to, options=home.options or {}, is_cancelled=call.is_cancelled)
     yield {"table": table.full_name, "to": home.to, "withdrawn": withdrawn}
 
 

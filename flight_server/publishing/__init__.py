@@ -1,0 +1,1 @@
+"""Publications of statistics in the homes where other engines look for them."""
