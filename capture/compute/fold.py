@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.compute import file_sketches, kernels
-from capture.compute.partial import AS_IS, Partial, SketchSelection
+from capture.compute.partial import Partial, SketchSelection
 from capture.connectors.spi import ScanTask
 from capture.spi import Sink, TableHandle
 from store.model import schemas, sketches
 from store.model.freshness import is_whole_arrow
 from store.model.logical_types import HASHED, NUMERIC, Kind, LogicalType
-from store.model.statistics import COUNTED, SIDES, Merge, exactness, names
+from store.model.statistics import Merge, names
 
 _FAN_IN: Final = 64  # parts merged at once; the error of quantiles grows with the depth of the tree
 _THETA_FAN_IN: Final = 8  # theta sketches are large; grouping does not change their union
@@ -179,7 +179,8 @@ def known(
         row_of_role = roles_of.get(place)
         if row_of_role is None or row["logical_type"] != lt.text or lt.kind not in HASHED:
             continue
-        part = _part(row, *(data[row_of_role[r]].as_py() if r in row_of_role else None for r in ("QUANTILES", "MCV")))
+        sketches_of = (data[row_of_role[r]].as_py() if r in row_of_role else None for r in ("QUANTILES", "MCV"))
+        part = Partial.of_record(row, *sketches_of)
         if lacks[row["column_id"]] - row_of_role.keys():
             continue
         rows[place] = at
@@ -204,20 +205,6 @@ def _insufficient(known: Known, cut: Set[_Place], uncut: Collection[int]) -> fro
         return column_id not in uncut and file_sketches.is_sufficient(union, quantiles)
 
     return frozenset(i for i in {place[1] for place in cut if place in known.parts} if not is_sufficient(i))
-
-
-def _part(row: Mapping[str, Any], kll: bytes | None, mcv: bytes | None) -> Partial:
-    """Converts a stored row of a file's column, without the theta sketch."""
-    values = row["row_count"] - row["null_count"]
-    flags: dict[str, Any] = {flag: row[flag] is not False for flag in map(exactness, SIDES)}
-    return Partial(
-        **{name: row[name] for name in (*COUNTED, *SIDES, *AS_IS)},
-        **flags,
-        width_sum=round((row["avg_width_bytes"] or 0) * values),
-        width_max=row["max_width_bytes"],
-        kll=kll,
-        mcv=mcv,
-    )
 
 
 def listing(tasks: Iterable[ScanTask]) -> str:

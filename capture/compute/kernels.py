@@ -25,7 +25,7 @@ from store.model import bounds, sketches
 from store.model.logical_types import FLOATING, HASHED, MEASURED, NESTED, NUMERIC, TEMPORAL, TEXTUAL, Kind, LogicalType
 from store.model.sketches import ThetaBuilder, murmur3
 from store.model.sketches.murmur3 import Hashes, Longs
-from store.model.statistics import Merge, exactness
+from store.model.statistics import FLAGS, MOMENTS, SIDES, Merge
 
 _MAX_LONG: Final = (1 << 63) - 1
 _WHOLE: Final = frozenset({Kind.INT, Kind.DECIMAL})
@@ -96,11 +96,11 @@ def merge(parts: Sequence[Partial], lt: LogicalType) -> Partial:
     found |= {name: of_all(name, union) for name, union in _UNIONS.items()}
     for name in _WIDEST:
         found[name] = max((value for part in parts if (value := getattr(part, name)) is not None), default=None)
-    for side, outermost in (("min", pc.min), ("max", pc.max)):
-        flag = exactness(side)
+    for side, flag, outermost in zip(SIDES, FLAGS, (pc.min, pc.max), strict=True):
         known = [(getattr(p, side), getattr(p, flag)) for p in parts if getattr(p, side) or p.numbers]
         found[side], found[flag] = _outermost_bound(known, lt, outermost)
-    found["mean"], found["stddev"] = moments.merge((p.numbers, p.mean, p.stddev) for p in parts)
+    merged_moments = moments.merge((p.numbers, p.mean, p.stddev) for p in parts)
+    found |= dict(zip(MOMENTS, merged_moments, strict=True))
     whole = Partial(**found)
     return replace(whole, stddev=0.0) if whole.stddev is None and _is_constant(whole) else whole
 

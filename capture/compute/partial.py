@@ -6,13 +6,14 @@ its name; `OWN` declares the others, from which statistics are computed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Final
 
 import pyarrow as pa
 
 from store.model.logical_types import Kind, LogicalType
-from store.model.statistics import BY_NAME, INT, Merge, StatisticGroup
+from store.model.statistics import BY_NAME, COUNTED, FLAGS, INT, SIDES, WIDTHS, Merge, StatisticGroup
 
 _WIDTHS: Final = {
     Kind.BOOLEAN: 1,
@@ -109,9 +110,45 @@ class Partial:
     stddev: float | None = None
 
     @property
+    def values(self) -> int:
+        """Rows that are not null."""
+        return self.row_count - self.null_count
+
+    @property
     def numbers(self) -> int:
         """Values that are not NaN."""
-        return self.row_count - self.null_count - (self.nan_count or 0)
+        return self.values - (self.nan_count or 0)
+
+    @property
+    def widths(self) -> dict[str, Any]:
+        """The average and the greatest width, by statistic; None without values."""
+        average = self.width_sum / self.values if self.values and self.width_max is not None else None
+        return dict(zip(WIDTHS, (average, self.width_max), strict=True))
+
+    @property
+    def sides(self) -> dict[str, Any]:
+        """The bounds and their exactness, by statistic; the exactness of no bound is None."""
+        found: dict[str, Any] = {}
+        for side, flag in zip(SIDES, FLAGS, strict=True):
+            found[side] = getattr(self, side)
+            found[flag] = None if found[side] is None else getattr(self, flag)
+        return found
+
+    @classmethod
+    def of_record(cls, row: Mapping[str, Any], kll: bytes | None = None, mcv: bytes | None = None) -> Partial:
+        """The partial that a stored record of a file's column is of, without the theta sketch.
+
+        Unknown rows or nulls are none here, and a bound that is not said to be inexact is exact: the caller knows
+        which of the record's statistics are known.
+        """
+        known: dict[str, Any] = {name: row[name] for name in _STORED}
+        for name in _NEVER_UNKNOWN:
+            known[name] = known[name] or 0
+        for flag in FLAGS:
+            known[flag] = row[flag] is not False
+        average, widest = (row[name] for name in WIDTHS)
+        values = known["row_count"] - known["null_count"]
+        return cls(**known, width_sum=round((average or 0) * values), width_max=widest, kll=kll, mcv=mcv)
 
 
 OWN: Final = {
@@ -124,12 +161,14 @@ OWN: Final = {
 """Type and rule of the fields that are no statistics by themselves."""
 
 _FIELDS: Final = tuple(field.name for field in fields(Partial))
+_NEVER_UNKNOWN: Final = tuple(field.name for field in fields(Partial) if field.default is MISSING)
 _RULES: Final = {name: OWN[name][1] if name in OWN else BY_NAME[name].merge for name in _FIELDS}
 FIELD_TYPES: Final = {name: OWN[name][0] if name in OWN else BY_NAME[name].type for name in _FIELDS}
 """Field → Arrow type, in the order of the fields."""
 
 AS_IS: Final = tuple(name for name in _FIELDS if name not in OWN and BY_NAME[name].group is StatisticGroup.DISTRIBUTION)
 """Statistics that a record has just as the partial has them, whatever part of the rows was read."""
+_STORED: Final = (*COUNTED, *SIDES, *AS_IS)
 
 
 def merged_by(rule: Merge) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from capture.compute.partial import AS_IS, Partial
 from capture.connectors.spi import NativeStats, ScanTask
 from capture.flight_rows import flight_rows
 from capture.spi import Mode, TableHandle
-from store.model import schemas, sketches, statistics
+from store.model import figures, schemas, sketches, statistics
 from store.model.freshness import CONTRADICTED
 from store.model.logical_types import Kind, LogicalType
 from store.model.targets import Target
@@ -231,19 +231,14 @@ def scalars(part: Partial, lt: LogicalType, covers: Coverage) -> dict[str, Any]:
     If some rows were not read, counts are scaled to all rows, as is the ndv of a sample, and bounds come from metadata
     only, because those rows may lie outside.
     """
-    count = part.row_count - part.null_count
     row: dict[str, Any] = {
         "logical_type": lt.text,
         **_counts(part, covers),
-        "avg_width_bytes": part.width_sum / count if count and part.width_max is not None else None,
-        "max_width_bytes": part.width_max,
+        **part.widths,
         **{name: getattr(part, name) for name in AS_IS},
     }
     if covers.complete:
-        for side in statistics.SIDES:
-            flag = statistics.exactness(side)
-            row[side] = getattr(part, side)
-            row[flag] = None if row[side] is None else getattr(part, flag)
+        row |= part.sides
     else:
         row |= {name: covers.known[name] for name in _BOUNDS if covers.known.get(name) is not None}
     nulls = int(lt.kind is Kind.STRUCT and part.null_count > 0)
@@ -257,7 +252,7 @@ def _counts(part: Partial, covers: Coverage) -> dict[str, int | None]:
     """
     if covers.complete:
         return {name: getattr(part, name) for name in statistics.COUNTED}
-    rows, values = covers.rows_total, part.row_count - part.null_count
+    rows = covers.rows_total
 
     def scaled(name: str, seen: int, of: int, total: int) -> int:
         known = covers.known.get(name)
@@ -265,8 +260,8 @@ def _counts(part: Partial, covers: Coverage) -> dict[str, int | None]:
         return int(min(max(estimate, seen), total - (of - seen)))
 
     nulls = scaled("null_count", part.null_count, part.row_count, rows)
-    nans = None if part.nan_count is None else scaled("nan_count", part.nan_count, values, rows - nulls)
-    return {"row_count": rows, "null_count": nulls, "nan_count": nans}
+    nans = None if part.nan_count is None else scaled("nan_count", part.nan_count, part.values, rows - nulls)
+    return dict(zip(statistics.COUNTED, (rows, nulls, nans), strict=True))
 
 
 def _ndv(part: Partial, covers: Coverage, most: int, nulls: int) -> dict[str, Any]:
@@ -285,9 +280,9 @@ def _ndv(part: Partial, covers: Coverage, most: int, nulls: int) -> dict[str, An
         unseen = max(covers.rows_total - part.row_count, 0)
         exact, upper = False, upper + unseen  # each unread row may have a new value
         if covers.row_groups:
-            ndv = _scaled(ndv, part.row_count - part.null_count, most)
+            ndv = _scaled(ndv, part.values, most)
     upper = min(upper, most)
-    return {"ndv": min(ndv, upper), "ndv_exact": exact, "ndv_lower": min(lower, upper), "ndv_upper": upper}
+    return figures.distinct(sketches.Estimate(min(ndv, upper), min(lower, upper), upper, exact))
 
 
 def _scaled(seen: float, rows_seen: int, rows: int) -> float:

@@ -8,7 +8,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from itertools import chain
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, Column, ColumnIds
 from store.model import bounds
 from store.model.logical_types import FLOATING, LogicalType, parse, to_arrow
+from store.model.statistics import FLAGS, SIDES
 
 Item = TypeVar("Item")
 Group: TypeAlias = tuple[Sequence[Column], Mapping[str, Any]]
@@ -24,6 +26,7 @@ Group: TypeAlias = tuple[Sequence[Column], Mapping[str, Any]]
 
 ROWS_PER_TABLE = 262_144
 """Approximate maximum of rows in one table of file columns."""
+_SIDES_AND_FLAGS: Final = tuple(chain.from_iterable(zip(SIDES, FLAGS, strict=True)))
 
 
 def absent(logical_type: str) -> pa.Array:
@@ -97,7 +100,7 @@ def rows_of_groups(file_paths: pa.Array, groups: Sequence[Group], ids: ColumnIds
             arrays[name] = _plausible(counts, arrays["row_count"])
     filled = pc.not_equal(row_count, 0).fill_null(True) if files and pc.min(row_count).as_py() == 0 else None
     sides = [_sides(facts, parse(group[0].logical_type), len(group) * files, filled) for group, facts in groups]
-    for name, parts in zip(("min", "min_is_exact", "max", "max_is_exact"), zip(*sides, strict=True), strict=True):
+    for name, parts in zip(_SIDES_AND_FLAGS, zip(*sides, strict=True), strict=True):
         arrays[name] = pa.concat_arrays(parts)
     if (doubts := _doubts(groups, files)) is not None:
         arrays |= _doubted(arrays, doubts)
@@ -188,18 +191,17 @@ def _doubts(groups: Sequence[Group], files: int) -> pa.Array | None:
 
 def _doubted(arrays: Mapping[str, pa.Array], doubts: pa.Array) -> dict[str, pa.Array]:
     """The columns of rows whose bounds are in doubt: whether these are attained is not known either."""
-    has_bound = pc.or_(pc.is_valid(arrays["min"]), pc.is_valid(arrays["max"]))
+    has_bound = pc.or_(*(pc.is_valid(arrays[side]) for side in SIDES))
     doubts = pc.if_else(has_bound, doubts, pa.scalar(None, pa.string()))
     unsure, unknown = pc.is_valid(doubts), pa.scalar(None, pa.bool_())
-    flags = {name: pc.if_else(unsure, unknown, arrays[name]) for name in ("min_is_exact", "max_is_exact")}
+    flags = {name: pc.if_else(unsure, unknown, arrays[name]) for name in FLAGS}
     return flags | {"doubt": doubts}
 
 
 def _plausible(count: pa.Array, row_count: pa.Array) -> pa.Array:
-    if len(count) and not (count.null_count or row_count.null_count):  # fast path for the usual case
-        extent, most = pc.min_max(count).as_py(), pc.min(row_count).as_py()
-        if extent["min"] >= 0 and extent["max"] <= most:
-            return count
+    is_usual = len(count) and not (count.null_count or row_count.null_count)
+    if is_usual and pc.min(count).as_py() >= 0 and pc.max(count).as_py() <= pc.min(row_count).as_py():
+        return count
     sound = pc.and_kleene(
         pc.greater_equal(count, 0), pc.or_kleene(pc.is_null(row_count), pc.less_equal(count, row_count))
     )
@@ -207,7 +209,7 @@ def _plausible(count: pa.Array, row_count: pa.Array) -> pa.Array:
 
 
 def _sides(facts: Mapping[str, Any], kind: LogicalType, rows: int, filled: pa.Array | None) -> tuple[pa.Array, ...]:
-    """`min`, `min_is_exact`, `max` and `max_is_exact` of a group, null in files that are not `filled`."""
+    """The arrays of `_SIDES_AND_FLAGS` of a group, null in files that are not `filled`."""
     lower, upper = _in_order(facts.get("lower"), facts.get("upper")) if kind.orderable else (None, None)
     if filled is not None:
         filled = repeated(filled, rows // len(filled))

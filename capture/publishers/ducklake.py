@@ -30,6 +30,7 @@ from capture.publishers.ducklake_types import Column, bound_text, columns_of, na
 from capture.publishers.spi import Draft, HomeStatistics, Labels, LostRace, Publisher
 from store.model.errors import Conflict, InvalidArgument, InvalidField, UpstreamError
 from store.model.freshness import PRUNING
+from store.model.statistics import SIDES
 
 VERSIONS: Final = ("1.0",)
 """Versions of the catalog's format whose tables are known here."""
@@ -247,7 +248,7 @@ class DuckLakePublisher(Publisher):
         has_bounds = column.has_bounds and not (column.is_float and known.nan_count is None)
         low, high = (
             bound_text(pa.array([text], pa.string()), column)[0].as_py() if has_bounds else None
-            for text in (known.min, known.max)
+            for text in (getattr(known, side) for side in SIDES)
         )
         return row | {
             "min_value": low,
@@ -299,7 +300,7 @@ class DuckLakePublisher(Publisher):
                 continue
             of_column = rows.filter(pc.equal(rows["column_id"], column.id))
             is_nan = pc.greater(of_column["nan_count"], 0)
-            low, high = (bound_text(of_column[side], column) for side in ("min", "max"))
+            low, high = (bound_text(of_column[side], column) for side in SIDES)
             if column.is_float:  # a file that may have NaN is skipped by a bound unless it says so
                 low, high = (pc.if_else(pc.is_valid(is_nan), side, None) for side in (low, high))
             parts.append(

@@ -33,15 +33,15 @@ def catalog_entries(column: ColumnStatistics, bound: Callable[[str | None, str],
 
     Without bounds that are not finite: Spark plans no query with a condition on a column between two infinities.
     """
-    greatest = column.max_width_bytes
-    low, high = (None if side in _NOT_FINITE else bound(side, column.logical_type) for side in (column.min, column.max))
+    _, widest = column.widths
+    low, high = (None if side in _NOT_FINITE else bound(side, column.logical_type) for side in column.sides)
     entries = {
         "distinctCount": column.distinct,
         "min": low,
         "max": high,
         "nullCount": column.null_count,
         "avgLen": average_width(column),
-        "maxLen": _WIDTHS.get(parse(column.logical_type).kind) if greatest is None else greatest,
+        "maxLen": _WIDTHS.get(parse(column.logical_type).kind) if widest is None else widest,
     }
     return {name: value for name, value in entries.items() if value is not None}
 
@@ -107,6 +107,7 @@ def java_double(value: float) -> str:
 
 def average_width(column: ColumnStatistics) -> int | None:
     """Average width in bytes, rounded up, since engines estimate row sizes with it; None if unknown."""
-    if column.avg_width_bytes is not None:
-        return math.ceil(column.avg_width_bytes)
+    average, _ = column.widths
+    if average is not None:
+        return math.ceil(average)
     return _WIDTHS.get(parse(column.logical_type).kind)

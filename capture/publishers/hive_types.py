@@ -110,14 +110,15 @@ class HivePublisherBase(Publisher):
         if column.null_count is None or column.distinct is None:
             missing = "nulls" if column.null_count is None else "distinct values"
             return f"the number of {missing} is not known, and the catalog cannot store an unknown one"
-        if kind in (STRING, BINARY) and (column.avg_width_bytes is None or column.max_width_bytes is None):
+        if kind in (STRING, BINARY) and None in column.widths:
             return "the width is not known, and the catalog cannot store an unknown one"
         return ""
 
     def _as_hive(self, column: ColumnStatistics) -> HiveColumn:
         name, hive_type = self.types[column.name.lower()]
         has_bounds = parse(column.logical_type).kind not in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
-        low, high = (number(side if has_bounds else None, column.logical_type) for side in (column.min, column.max))
+        average, widest = column.widths
+        low, high = (number(side if has_bounds else None, column.logical_type) for side in column.sides)
         return HiveColumn(
             name,
             hive_type,
@@ -126,8 +127,8 @@ class HivePublisherBase(Publisher):
             column.distinct or 0,
             low,
             high,
-            column.avg_width_bytes or 0.0,
-            column.max_width_bytes or 0,
+            average or 0.0,
+            widest or 0,
         )
 
     def read(self) -> HomeStatistics | None:

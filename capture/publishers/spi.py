@@ -19,7 +19,8 @@ import pyarrow as pa
 from capture.connectors.spi import Connector, ConnectorConfig
 from store.model.errors import Conflict, InvalidArgument, UpstreamError
 from store.model.freshness import EXACT, INHERITED, NAN_TYPES, PRUNING
-from store.model.schemas import COUNTS
+from store.model.schemas import COUNTS, DISTRIBUTION
+from store.model.statistics import SIDES, WIDTHS, exactness
 
 CURRENT: Final = "CURRENT"  # state of a publication
 DRY_RUN: Final = "DRY_RUN"
@@ -76,6 +77,16 @@ class ColumnStatistics:
         return count
 
     @property
+    def sides(self) -> tuple[str | None, str | None]:
+        """The lower and the upper bound."""
+        return self.min, self.max
+
+    @property
+    def widths(self) -> tuple[float | None, int | None]:
+        """The average and the greatest width in bytes."""
+        return self.avg_width_bytes, self.max_width_bytes
+
+    @property
     def is_counted(self) -> bool:
         """True if counts and bounds hold for every row of the snapshot of the table's statistics. The bounds of a
         floating point column do without its NaNs."""
@@ -85,12 +96,12 @@ class ColumnStatistics:
     @property
     def is_known(self) -> bool:
         """True if there is any count, bound or distribution."""
-        told = (*COUNTS, "ndv", "theta", "quantiles", "avg_width_bytes")
-        return any(getattr(self, name) is not None for name in told)
+        told = (*COUNTS, *DISTRIBUTION, "theta", "quantiles")
+        return any(getattr(self, name, None) is not None for name in told)
 
     def has_inexact(self, side: str) -> bool:
-        """True for a known bound, `min` or `max`, that is not known to be a value of the column."""
-        return getattr(self, side) is not None and not getattr(self, f"{side}_is_exact")
+        """True for a known bound, one of `SIDES`, that is not known to be a value of the column."""
+        return getattr(self, side) is not None and not getattr(self, exactness(side))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +141,7 @@ def may_publish(freshness: str, allow_inherited: bool) -> bool:
 
 
 _DOUBTED: Final = "counts and bounds from metadata that is not trusted"
-_WIDTHS: Final = ("avg_width_bytes", "max_width_bytes", "quantiles")
+_WIDTHS: Final = (*WIDTHS, "quantiles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +166,7 @@ class Labels:
         if not column.is_counted:
             unknown |= dict.fromkeys(COUNTS)
             lost.append(f"counts and bounds that are {column.freshness}" if column.freshness != EXACT else _DOUBTED)
-        elif not self.inexact and (sides := [s for s in ("min", "max") if column.has_inexact(s)]):
+        elif not self.inexact and (sides := [s for s in SIDES if column.has_inexact(s)]):
             unknown |= dict.fromkeys(sides)
             lost.append("inexact bounds")
         if column.distribution_freshness != EXACT:

@@ -11,19 +11,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from flight_server.client.estimates import COLUMN_FIELDS, TABLE_FIELDS, Estimate, Row, of_column, of_table
+from flight_server.client.estimates import COLUMN_FIELDS, KEYS, TABLE_FIELDS, Estimate, Row, of_column, of_table
 
 TABLE_COLUMNS: Final = TABLE_FIELDS
 COLUMNS: Final = ("column_id", "column_name", *COLUMN_FIELDS)
-_KEYS: Final = {
-    "row_count": "row_count",
-    "null_count": "null_count",
-    "ndv": "distinct_count",
-    "max": "max_value",
-    "min": "min_value",
-    "avg_width_bytes": "average_byte_width",
-    "max_width_bytes": "max_byte_width",
-}
 _KINDS: Final = (pa.field("int64", pa.int64()), pa.field("float64", pa.float64()), pa.field("utf8", pa.string()))
 _VALUE: Final = pa.dense_union(_KINDS)
 _KEY: Final = pa.dictionary(pa.int32(), pa.string())
@@ -51,12 +42,12 @@ def build(table: Row | None, columns: Sequence[Row], order: Mapping[int, int]) -
     keys, kinds, places, ends = [], [], [], [0]
     values: tuple[list[Any], ...] = ([], [], [])
     for _, estimates in rows:
-        for name, key in _KEYS.items():
+        for name, of_name in KEYS.items():
             if name not in estimates:
                 continue
             value, is_exact = estimates[name]
             kind = 2 if isinstance(value, str) else 1 if isinstance(value, float) else 0
-            keys.append(f"ARROW:{key}:{'exact' if is_exact else 'approximate'}")
+            keys.append(f"ARROW:{of_name.arrow}:{'exact' if is_exact else 'approximate'}")
             kinds.append(kind)
             places.append(len(values[kind]))
             values[kind].append(value)

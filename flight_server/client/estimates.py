@@ -31,6 +31,24 @@ TABLE_FIELDS: Final = ("row_count", "freshness", "completeness")
 Row = Mapping[str, Any]
 
 
+class Keys(NamedTuple):
+    """The keys of a statistic in ADBC's GetStatistics and in Arrow's statistics schema."""
+
+    adbc: int
+    arrow: str
+
+
+KEYS: Final = {
+    "row_count": Keys(6, "row_count"),
+    "null_count": Keys(5, "null_count"),
+    "ndv": Keys(1, "distinct_count"),
+    "max": Keys(3, "max_value"),
+    "min": Keys(4, "min_value"),
+    "avg_width_bytes": Keys(0, "average_byte_width"),
+    "max_width_bytes": Keys(2, "max_byte_width"),
+}
+
+
 class Estimate(NamedTuple):
     """A known statistic.
 

@@ -28,9 +28,10 @@ from store.model.errors import InvalidArgument, StatflightError, first_line
 from store.model.logical_types import MEASURED, NESTED, NUMERIC
 from store.model.names import is_pattern
 from store.model.sketches import is_partial, theta_bounds
+from store.model.statistics import SIDES, of_kind
 
 DEVIATIONS: Final = 5.0  # of a sketch: values beyond are impossible
-_OWN: Final = ("row_count", "null_count", "ndv", "ndv_exact", "ndv_lower", "ndv_upper")
+_OWN: Final = ("row_count", "null_count", *of_kind("NDV"))
 
 
 class _NoHistory(Exception):
@@ -235,7 +236,7 @@ class _Subject:
         notes = [found.between, found.note, told, found.origin]
         if not all_decide:
             notes.append("a distribution of another snapshot decides only where inherited values are allowed")
-        elif verdict is None and not found.is_certain and rule.measure in ("min", "max"):
+        elif verdict is None and not found.is_certain and rule.measure in SIDES:
             notes.append("reading the column tells")
         return Result(
             self._table,
@@ -273,7 +274,7 @@ class _Subject:
         value, note = measures.value_in(row, measure)
         is_sample = self._is_sample(measure, row)
         extent = measures.extent(measure, row, is_sample, lambda: self._distinct(row))
-        if extent is not None and is_sample and measure not in ("min", "max"):
+        if extent is not None and is_sample and measure not in SIDES:
             note = "of a sample; capture without sampling"
         return Found(value, extent, note, at, self._decides(measure, at))
 
@@ -388,7 +389,7 @@ class _Subject:
             return self._unique(row)
         if rule.measure == "most_common":
             return self._most_common(rule, row)
-        if rule.measure in ("min", "max"):
+        if rule.measure in SIDES:
             self._require_order(rule, row)
         return self._measured(rule.measure, row)
 

@@ -25,24 +25,13 @@ from flight_server.insight.limits import Condition, Limit
 from store.model.errors import InvalidArgument, nearest
 from store.model.names import matcher, quote
 from store.model.schemas import OF_OTHERS
+from store.model.statistics import names
 from store.model.structs import Struct, read
 
 OF_TABLE: Final = ("row_count", "size_bytes", "file_count", "age_seconds", "schema_changes")
-OF_COLUMN: Final = (
-    "null_fraction",
-    "null_count",
-    "nan_count",
-    "ndv",
-    "distinct_fraction",
-    "min",
-    "max",
-    "mean",
-    "stddev",
-    "avg_width_bytes",
-    "most_common",
-    "drift",
-    "unique",
-)
+_STATISTICS: Final = names(lambda each: each.is_shown and not each.is_precision and each.name not in OF_TABLE)
+_FRACTIONS: Final = ("null_fraction", "distinct_fraction")
+OF_COLUMN: Final = (*_STATISTICS, *_FRACTIONS, "most_common", "drift", "unique")
 CONTAINMENT, SELECT = OF_OTHERS  # the measures of COLUMN in TABLE.COLUMN, and of a SELECT
 LEARNED: Final = "learned"  # a rule that asks for what was learned of the table and its columns
 AGAINST: Final = frozenset({"drift", "schema_changes"})  # measures that compare two snapshots
@@ -63,10 +52,7 @@ _ALIASES: Final = {"data_file_count": "file_count", "total_size_bytes": "size_by
 PREVIOUS: Final = "previous"  # the captured snapshot before the current one
 FIRST: Final = "first"  # the oldest captured one
 ADDED: Final = "added"
-OF_ADDED: Final = (
-    *("row_count", "size_bytes", "file_count", "null_fraction", "null_count", "nan_count", "ndv"),
-    *("distinct_fraction", "min", "max", "mean", "stddev", "avg_width_bytes"),
-)
+OF_ADDED: Final = ("row_count", "size_bytes", "file_count", *_STATISTICS, *_FRACTIONS)
 """Measures of the rows that were added, which the records of their files tell."""
 
 

@@ -9,7 +9,9 @@ from fractions import Fraction
 from flight_server.core.views import history
 from flight_server.core.views.reader import Reader, read_table
 from flight_server.core.views.table_summary import Row
+from store.model import figures
 from store.model.names import quote
+from store.model.statistics import SIDES
 
 ALMOST_ALL = Fraction(99, 100)  # share of distinct values; the NDV estimate of a key is not below it
 
@@ -55,18 +57,16 @@ def _about_nulls(rows: list[Row]) -> Iterator[tuple[str, str]]:
 
 def _looks_like_key(rows: list[Row]) -> bool:
     """True if nearly all values are distinct in every row with enough of them."""
-    counted = [row for row in rows if row["ndv"] is not None and row["row_count"] and row["null_count"] is not None]
-    filled = [row for row in counted if row["row_count"] - row["null_count"] >= 20]
-    return bool(filled) and all(
-        Fraction(row["ndv"]) >= ALMOST_ALL * (row["row_count"] - row["null_count"]) for row in filled
-    )
+    counted = [(row["ndv"], figures.values(row) or 0) for row in rows if row["ndv"] is not None]
+    filled = [(ndv, values) for ndv, values in counted if values >= 20]
+    return bool(filled) and all(Fraction(ndv) >= ALMOST_ALL * values for ndv, values in filled)
 
 
 def _is_never_negative(rows: list[Row]) -> bool:
     """True for a column of numbers whose known minima all are numbers from zero on."""
     if (rows[-1]["logical_type"] or "").partition("(")[0] not in ("INT", "DECIMAL", "FLOAT", "DOUBLE"):
         return False
-    lows = [row["min"] for row in rows if row["min"] is not None]
+    lows = [low for row in rows if (low := row[SIDES[0]]) is not None]
     return bool(lows) and "NaN" not in lows and not any(low.startswith("-") for low in lows)
 
 

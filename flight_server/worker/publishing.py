@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,21 +20,10 @@ from store.model.errors import Conflict, InvalidArgument, NotFound
 from store.model.freshness import EXACT, INHERITED, PRUNING, STALE, is_unconfirmed
 from store.model.schemas import DISTRIBUTION, DISTRIBUTION_LABELS
 from store.model.sketches import estimate, is_partial
+from store.model.statistics import BY_NAME, of_kind
 
 _NAME = ("table_catalog", "table_schema", "table_name")
-COPIED = (
-    "logical_type",
-    "row_count",
-    "null_count",
-    "nan_count",
-    "ndv",
-    "min",
-    "max",
-    "min_is_exact",
-    "max_is_exact",
-    "avg_width_bytes",
-    "max_width_bytes",
-)
+COPIED = ("logical_type", *(field.name for field in fields(ColumnStatistics) if field.name in BY_NAME))
 _NEVER = datetime.min.replace(tzinfo=UTC)
 _ROLES = {"NDV": "theta", "QUANTILES": "quantiles"}
 
@@ -220,7 +209,7 @@ def _column(row: Mapping[str, Any]) -> dict[str, Any]:
     labels = ("snapshot_id", "freshness", "usable_for")
     column = {name: row[name] for name in (*COPIED, *labels)} | {"name": row["column_name"]}
     if is_unconfirmed(row):  # no home can say so
-        column |= dict.fromkeys(("min", "max", "min_is_exact", "max_is_exact"))
+        column |= dict.fromkeys(of_kind("MIN_MAX"))
     if row["ndv"] is not None:
         column |= {name: row[name] for name in DISTRIBUTION_LABELS}
     return column

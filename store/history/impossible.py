@@ -11,10 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.model.logical_types import FLOATING, MEASURED, Kind, parse
-from store.model.statistics import MOMENTS
+from store.model.statistics import MOMENTS, SCALARS, SIDES, Limit
 
 # A value of a nested type, such as a tuple of a column group, may hold a NaN.
 _MAY_HOLD_NAN: Final = FLOATING | {Kind.ARRAY, Kind.MAP, Kind.STRUCT, Kind.VARIANT}
+_TYPED_COUNTS: Final = tuple(each.name for each in SCALARS if each.types == FLOATING and each.limit is Limit.COUNT)
+_MEAN, _DEVIATION = MOMENTS
 _TOLERANCE: Final = 1e-9  # relative to a bound: the rounding error of a mean
 
 
@@ -42,15 +44,13 @@ def first_impossible(columns: Mapping[str, pa.Array], *, within_bounds: bool) ->
         The first row of the first field with such a value, None if there is none. Records without a type always pass.
     """
     given = [name for name in MOMENTS if name in columns and columns[name].null_count < len(columns[name])]
-    nans = columns.get("nan_count")
-    has_nans = nans is not None and (pc.max(nans).as_py() or 0) > 0
+    counted = [name for name in _TYPED_COUNTS if name in columns and (pc.max(columns[name]).as_py() or 0) > 0]
     types = columns.get("logical_type")
-    if types is None or not (given or has_nans):
+    if types is None or not (given or counted):
         return None
     kinds = _Kinds(types)
     checks: list[Iterator[_Finding]] = []
-    if has_nans:
-        checks.append(_nans_of_others(nans, kinds))
+    checks += [_nans_of_others(name, columns[name], kinds) for name in counted]
     if given:
         checks.append(_moments_of_others(given, columns, kinds))
         if within_bounds:
@@ -75,10 +75,10 @@ class _Kinds:
         return pa.array([kind in among for kind in self._kinds], pa.bool_()).take(self._indices)
 
 
-def _nans_of_others(nans: pa.Array, kinds: _Kinds) -> Iterator[_Finding]:
+def _nans_of_others(name: str, nans: pa.Array, kinds: _Kinds) -> Iterator[_Finding]:
     """Counts of NaNs of types that have none."""
     wrong = pc.and_(pc.greater(nans, 0), pc.invert(kinds.are(_MAY_HOLD_NAN)))
-    yield wrong, "nan_count", "is above 0, and {type} has no NaN", "0 or null"
+    yield wrong, name, "is above 0, and {type} has no NaN", "0 or null"
 
 
 def _moments_of_others(given: Sequence[str], columns: Mapping[str, pa.Array], kinds: _Kinds) -> Iterator[_Finding]:
@@ -96,17 +96,18 @@ def _beyond_bounds(given: Sequence[str], columns: Mapping[str, pa.Array], kinds:
     measured, singles = kinds.are(MEASURED), kinds.are({Kind.FLOAT})
     sides = {
         side: _widened(columns[side], measured, singles, upper)
-        for side, upper in (("min", False), ("max", True))
+        for side, upper in zip(SIDES, (False, True), strict=True)
         if side in columns
     }
-    if "mean" in given:
-        for side, beyond in (("min", pc.less), ("max", pc.greater)):
+    if _MEAN in given:
+        for side, beyond in zip(SIDES, (pc.less, pc.greater), strict=True):
             if side in sides:
-                yield beyond(columns["mean"], sides[side]), "mean", f"is beyond {side}", "a number from min to max"
-    if "stddev" in given and len(sides) == 2:
-        most = pc.multiply(pc.subtract(sides["max"], sides["min"]), math.sqrt(0.5))  # two values, one at each end
-        wrong = pc.greater(columns["stddev"], most)
-        yield wrong, "stddev", "is larger than min and max allow", "at most (max - min) / √2"
+                yield beyond(columns[_MEAN], sides[side]), _MEAN, f"is beyond {side}", "a number from min to max"
+    if _DEVIATION in given and len(sides) == 2:
+        low, high = (sides[side] for side in SIDES)
+        most = pc.multiply(pc.subtract(high, low), math.sqrt(0.5))  # two values, one at each end
+        wrong = pc.greater(columns[_DEVIATION], most)
+        yield wrong, _DEVIATION, "is larger than min and max allow", "at most (max - min) / √2"
 
 
 def _widened(texts: pa.Array, measured: pa.Array, singles: pa.Array, upper: bool) -> pa.Array:

@@ -24,7 +24,7 @@ from store.model.errors import InvalidArgument, InvalidField, Words, first_line,
 from store.model.logical_types import Kind, LogicalType
 from store.model.puts import shown
 from store.model.schemas import Flight
-from store.model.statistics import PER_VALUE, SCALARS, STATISTICS, Limit, names
+from store.model.statistics import PER_VALUE, SCALARS, SIDES, STATISTICS, Limit, exactness, names
 
 MAX_BATCH_BYTES: Final = 1 << 30  # of a batch of a put, decompressed and decoded
 _KEY: Final = ("table_catalog", "table_schema", "table_name", "snapshot_id")
@@ -383,11 +383,11 @@ class _Batch(PutBatch):
         texts = [type.text for type in types]
         if texts != names:
             self.columns["logical_type"] = pa.array(texts, pa.string()).take(coded.indices)
-        if self.given("min") is None and self.given("max") is None:
+        if all(self.given(side) is None for side in SIDES):
             return
         distinct = list(dict.fromkeys(types))
         if len(distinct) == 1 and not column.null_count:
-            given = {name: self.columns[name] for name in ("min", "max") if name in self.columns}
+            given = {name: self.columns[name] for name in SIDES if name in self.columns}
             self.columns |= self._bounds(distinct[0], given, None)
             return
         # Sorted by type, so that each type is one slice.
@@ -405,7 +405,7 @@ class _Batch(PutBatch):
         inverse = np.empty_like(order)
         inverse[order] = np.arange(len(order))
         rows = pa.array(order)
-        whole = {name: self.columns[name].take(rows) for name in ("min", "max") if name in self.columns}
+        whole = {name: self.columns[name].take(rows) for name in SIDES if name in self.columns}
         pieces: dict[str, list[pa.Array]] = {name: [] for name in whole}
         start = 0
         for type, end in zip([*types, None], ends, strict=True):
@@ -420,11 +420,12 @@ class _Batch(PutBatch):
 
     def _mark_inexact(self, name: str, rounded: pa.BooleanArray, rows: np.ndarray | None) -> None:
         """Marks bounds as inexact, if the put says at all which ones are exact."""
-        if (exact := self.given(f"{name}_is_exact")) is not None:
+        flag = exactness(name)
+        if (exact := self.given(flag)) is not None:
             inexact = rounded.to_numpy(zero_copy_only=False)
             if rows is not None:
                 inexact = np.isin(np.arange(self.length), rows[inexact])
-            self.columns[f"{name}_is_exact"] = pc.if_else(pa.array(inexact), False, exact)
+            self.columns[flag] = pc.if_else(pa.array(inexact), False, exact)
 
     def _bounds(self, type: LogicalType, texts: dict[str, pa.Array], rows: np.ndarray | None) -> dict[str, pa.Array]:
         """Canonical bounds of rows of one type; `rows` are their indices in the batch, None for all of it."""
@@ -432,6 +433,7 @@ class _Batch(PutBatch):
         def place(index: int) -> int:
             return index if rows is None else int(rows[index])
 
+        lower, upper = SIDES
         done = {}
         for name, column in texts.items():
             done[name] = column
@@ -446,13 +448,13 @@ class _Batch(PutBatch):
             except bounds.BadBound as error:
                 expected = f"a bound of {type.text}"
                 raise self.refuse(place(error.index), name, error.reason, expected, error.text or "''") from None
-            done[name], rounded = bounds.enclosing(column, canonical, type, upper=name == "max")
+            done[name], rounded = bounds.enclosing(column, canonical, type, upper=name == upper)
             if rounded is not None:
                 self._mark_inexact(name, rounded, rows)
-        if type.orderable and all(name in done and done[name].null_count < len(done[name]) for name in ("min", "max")):
-            fine = bounds.in_order(done["min"], done["max"], type)
+        if type.orderable and all(name in done and done[name].null_count < len(done[name]) for name in SIDES):
+            fine = bounds.in_order(done[lower], done[upper], type)
             if not pc.all(fine, min_count=0).as_py():
                 index = pc.index(fine, False).as_py()
-                expected = f"at most the max of this {type.text}, {shown(done['max'][index].as_py())}"
-                raise self.refuse(place(index), "min", "is above max", expected, done["min"][index].as_py())
+                expected = f"at most the {upper} of this {type.text}, {shown(done[upper][index].as_py())}"
+                raise self.refuse(place(index), lower, f"is above {upper}", expected, done[lower][index].as_py())
         return done

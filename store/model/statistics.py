@@ -224,14 +224,23 @@ def answering(kind: str) -> tuple[str, ...]:
 COUNTED: Final = names(lambda each: each.merge is Merge.SUM and each.group is StatisticGroup.COUNTS)
 """Numbers of rows, nulls and NaNs."""
 
+PARTS_OF_ROWS: Final = names(lambda each: each.name in COUNTED and bool(each.at_most))
+"""Those of `COUNTED` that are at most the number of rows."""
+
 PER_VALUE: Final = names(lambda each: each.per_value)
 SIDES: Final = names(lambda each: each.merge in (Merge.LEAST, Merge.GREATEST) and not each.of)
-"""The two bounds; the exactness of each is `exactness(side)`."""
+"""The two bounds, the lower first; the exactness of each is `exactness(side)`."""
 
 MOMENTS: Final = names(lambda each: each.merge is Merge.MOMENTS)
+"""Mean and deviation."""
+
+WIDTHS: Final = of_kind("WIDTH")
+"""The average and the greatest width."""
 
 
 _FLAGS: Final = {each.of: each.name for each in STATISTICS if each.type == BOOL}
+FLAGS: Final = tuple(_FLAGS[side] for side in SIDES)
+"""The exactness of each of `SIDES`."""
 
 
 def exactness(name: str) -> str:

@@ -12,6 +12,7 @@ from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.iceberg.puffin import UNREADABLE, Blob, read_file
 from capture.connectors.iceberg.schema import IcebergLeaf
 from capture.connectors.spi import COLUMN_SCHEMA
+from store.model import figures
 from store.model.errors import StatflightError, first_line
 from store.model.schemas import THETA
 from store.model.sketches.theta import estimate
@@ -64,20 +65,20 @@ def source_statistics(
         files.append(f"the Puffin file {name}")
         for sketch in filter(is_ours, _blobs(io, file.statistics_path, remarks)):
             try:
-                ndv, lower, upper, exact = estimate(sketch.data)
+                found = figures.distinct(estimate(sketch.data))
             except StatflightError as error:
                 remarks.append(f'the sketch of "{of_id[sketch.fields[0]].name}" in {name} is refused: {error}')
                 continue
             column_id = sketch.fields[0]
             sketches[column_id] = column_id, "NDV", THETA, sketch.data, dict(sketch.properties)
-            columns[column_id] = {"ndv": ndv, "ndv_exact": exact, "ndv_lower": lower, "ndv_upper": upper}
+            columns[column_id] = found
     rows = [
         {"column_id": i, "column_name": of_id[i].name, "logical_type": of_id[i].logical.text, "row_count": row_count}
         | columns[i]
         for i in sorted(columns)
     ]
-    found = pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None
-    return SourceStatistics(list(sketches.values()), found, remarks, files if rows else [])
+    of_columns = pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None
+    return SourceStatistics(list(sketches.values()), of_columns, remarks, files if rows else [])
 
 
 def _blobs(io: LakeIO, path: str, remarks: list[str]) -> Sequence[Blob]:

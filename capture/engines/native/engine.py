@@ -36,6 +36,7 @@ from store.model.freshness import CONTRADICTED, UNCONFIRMED, WHOLE_TABLE
 from store.model.logical_types import FLOATING
 from store.model.puts import Listing
 from store.model.schemas import SCALAR
+from store.model.statistics import FLAGS, SIDES, WIDTHS
 from store.model.targets import NO_COLUMN, Target, TargetKind
 
 _MOST_DOUBTS: Final = 5  # that the detail of a decision has
@@ -450,21 +451,21 @@ class _Pass:
         knows_nulls = scalars["null_count"] is not None
         complete = knows_nulls and rollup.complete(native.data_file_count)
         record = self._provenance(complete, column_id) | scalars | {"column_id": column_id}
-        has_bounds = scalars["min"] is not None or scalars["max"] is not None
+        has_bounds = any(scalars[side] is not None for side in SIDES)
         if rollup.doubts and has_bounds:
             self.doubts[column_id] = rollup.doubts
-            record |= {"min_is_exact": None, "max_is_exact": None}
+            record |= dict.fromkeys(FLAGS)
             record.setdefault("confidence_level", UNCONFIRMED)
         size = fixed_width(logical_types.parse(rollup.logical_type)) if has_width else None
         if size is not None and knows_nulls and not has_no_values(scalars):
-            record |= {"avg_width_bytes": float(size), "max_width_bytes": size}
+            record |= dict(zip(WIDTHS, (float(size), size), strict=True))
         return record
 
     def _completed(self, column_id: int, record: Mapping[str, Any], of_source: Mapping[str, Any]) -> dict[str, Any]:
         """The record of a column from the source's own statistics, completed by that from its files."""
         row = combined(record, of_source)
         provenance = self._provenance(is_complete(row), column_id)
-        uses_files = of_source["min"] is None or of_source["max"] is None  # their bounds, that is
+        uses_files = any(of_source[side] is None for side in SIDES)  # their bounds, that is
         if column_id in self.doubts and uses_files:
             provenance.setdefault("confidence_level", UNCONFIRMED)
         else:
@@ -569,7 +570,7 @@ def _native_stats(table: TableHandle, wanted: frozenset[str] | None) -> NativeSt
 def _lacking(record: Mapping[str, Any], kinds: frozenset[str]) -> list[str]:
     """The requested kinds that the metadata does not have; of bounds, both are needed."""
     lacks = lacking(record, kinds)
-    bounds_known = None not in (record.get("min"), record.get("max")) or has_no_values(record)
+    bounds_known = all(record.get(side) is not None for side in SIDES) or has_no_values(record)
     if "MIN_MAX" in kinds and "MIN_MAX" not in lacks and not bounds_known:
         lacks.append("MIN_MAX")
     return lacks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,8 +12,11 @@ import pyarrow.compute as pc
 from capture.connectors.spi import NativeStats
 from capture.spi import TableHandle
 from store.model import bounds, logical_types
+from store.model.figures import most_values, values
 from store.model.schemas import SCALAR
-from store.model.statistics import COUNTED, PER_VALUE, SIDES, exactness
+from store.model.statistics import COUNTED, PARTS_OF_ROWS, PER_VALUE, SIDES, WIDTHS, exactness, of_kind
+
+_OUTERMOST_FIRST: Final = dict(zip(SIDES, ("ascending", "descending"), strict=True))
 
 
 @dataclass
@@ -26,8 +29,8 @@ class Rollup:
     row_count: int | None = 0
     null_count: int | None = 0
     nan_count: int | None = 0
-    sides: dict[str, tuple[str, bool | None] | None] = field(default_factory=lambda: {"min": None, "max": None})
-    known: dict[str, bool] = field(default_factory=lambda: {"min": True, "max": True})
+    sides: dict[str, tuple[str, bool | None] | None] = field(default_factory=lambda: dict.fromkeys(SIDES))
+    known: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(SIDES, True))
     doubts: frozenset[str] = frozenset()  # reasons why bounds of some files may be wrong
 
     @classmethod
@@ -94,7 +97,7 @@ class Rollup:
             texts = pa.concat_arrays([texts, pa.array([old[0]], pa.string())])
             exact = pa.concat_arrays([exact, pa.array([old[1]], pa.bool_())])
         keys = bounds.sort_keys(texts, logical_types.parse(self.logical_type))
-        order = pc.array_sort_indices(keys, order="ascending" if side == "min" else "descending")
+        order = pc.array_sort_indices(keys, order=_OUTERMOST_FIRST[side])
         best = order[0].as_py()
         ties = pc.equal(keys, keys[best])
         # an exact bound among equal outermost ones is attained, so the result is exact
@@ -103,7 +106,7 @@ class Rollup:
 
     def complete(self, files: int | None) -> bool:
         """True if it covers all files, where their number is known, and at least one bound is known."""
-        return (files is None or self.files == files) and (self.known["min"] or self.known["max"])
+        return (files is None or self.files == files) and any(self.known.values())
 
     def scalars(self, files: int | None, row_count: int | None, row_deletes: bool) -> dict[str, Any]:
         """The scalar columns of the table-level record, None if unknown, with `column_name` and `logical_type`.
@@ -133,7 +136,7 @@ def known_scalars(native: NativeStats, table: TableHandle) -> dict[int, dict[str
     rollups: dict[int, Rollup] = {}
     for part in native.file_columns():
         roll_up(rollups, part, table)
-    nothing = dict.fromkeys(("min", "min_is_exact", "max", "max_is_exact"))
+    nothing = dict.fromkeys(of_kind("MIN_MAX"))
     return {
         column_id: rollup.scalars(native.data_file_count, native.row_count, native.row_deletes)
         | (nothing if rollup.doubts else {})
@@ -195,21 +198,21 @@ def combined(files: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any
 def possible(row: dict[str, Any]) -> dict[str, Any]:
     """Makes a row consistent: ndv is clamped to the non-null rows, impossible counts and widths become unknown."""
     rows = row.get("row_count")
-    for name in ("null_count", "nan_count"):
+    for name in PARTS_OF_ROWS:
         count = row.get(name)
         if count is not None and (count < 0 or (rows is not None and count > rows)):
             row[name] = None
-    most = None if rows is None else rows - (row.get("null_count") or 0)
+    most = most_values(row)
     for name in PER_VALUE:
         value = row.get(name)
         if value is not None and most is not None:
             row[name] = min(max(float(value), 0.0), float(most))
-    widest, width = row.get("max_width_bytes"), row.get("avg_width_bytes")
+    width, widest = (row.get(name) for name in WIDTHS)
     if widest is not None and width is not None and width > widest:
-        row["avg_width_bytes"] = row["max_width_bytes"] = None
+        row |= dict.fromkeys(WIDTHS)
     return row
 
 
 def is_complete(row: Mapping[str, Any]) -> bool:
     """True if the row has a row count and a null count."""
-    return row.get("row_count") is not None and row.get("null_count") is not None
+    return values(row) is not None

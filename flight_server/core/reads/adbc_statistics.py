@@ -14,22 +14,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from flight_server.client.estimates import COLUMN_FIELDS, TABLE_FIELDS, Estimate, of_column, of_table
+from flight_server.client.estimates import COLUMN_FIELDS, KEYS, TABLE_FIELDS, Estimate, of_column, of_table
 from flight_server.core.wire.dense_union import dense_union
 from flight_server.core.wire.scan_request import ScanRequest
 from store.model.predicates.arrow import to_arrow
 from store.model.schemas import ADBC_STATISTIC, FLIGHTS
 
 FLIGHT: Final = FLIGHTS["adbc.statistics"]
-_KEYS: Final = {
-    "avg_width_bytes": 0,
-    "ndv": 1,
-    "max_width_bytes": 2,
-    "max": 3,
-    "min": 4,
-    "null_count": 5,
-    "row_count": 6,
-}  # of ADBC
+_NAMES_BY_KEY: Final = sorted((keys.adbc, name) for name, keys in KEYS.items())
 _INT64, _FLOAT64, _BINARY = 0, 2, 3  # children of the union
 _NAMES: Final = ("table_catalog", "table_schema", "table_name")
 TABLE_COLUMNS: Final = (*_NAMES, *TABLE_FIELDS)
@@ -105,7 +97,7 @@ def _name(row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _statistics(column: str | None, estimates: Mapping[str, Estimate]) -> Iterator[Statistic]:
-    for name, key in _KEYS.items():
+    for key, name in _NAMES_BY_KEY:
         if name in estimates:
             value, is_exact = estimates[name]
             if isinstance(value, int) and not -(2**63) <= value < 2**63:  # one such value would stop the flight

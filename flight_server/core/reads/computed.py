@@ -24,8 +24,10 @@ from store.duckdb.database import Database
 from store.duckdb.layout import STORED
 from store.model import bounds, logical_types, sketches
 from store.model.errors import InvalidArgument
+from store.model.figures import not_nan
 from store.model.freshness import EXACT, PLANNING
 from store.model.schemas import FLIGHTS, KEY, OF_OTHERS, PROVENANCE
+from store.model.statistics import COUNTED, SIDES
 
 BUCKETS: Final = 32
 COMMON: Final = 100
@@ -227,7 +229,7 @@ def _expanded(
     the sketch's snapshot, and with the sketch's freshness."""
     columns = stats_source(FLIGHTS["stats.columns"], ReadScope(scope.keys, any_dropped=scope.any_dropped))
     stored = stats_source(FLIGHTS["stats.sketches"], scope)
-    used = ("logical_type", "row_count", "null_count", "nan_count", "min", "max")  # by `rows_of`
+    used = ("logical_type", *COUNTED, *SIDES)  # by `rows_of`
     names = (*KEY, *PROVENANCE, "column_id", "column_name", *used)
     chosen = ", ".join(f'{columns.columns[name]} AS "{name}"' for name in names)
     records = f"SELECT s.table_key, {chosen} FROM {columns.sql} WHERE {columns.where}"
@@ -278,13 +280,11 @@ def _buckets(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     buckets = _histogram(record["data"])
     if not buckets:
         return []
-    values = None
-    if record["row_count"] is not None and record["null_count"] is not None:
-        values = record["row_count"] - record["null_count"] - (record["nan_count"] or 0)
+    values = not_nan(record)
     total = sum(count for _, _, count in buckets)
     scale = values / total if values is not None and total else 1.0
     rows, running = [], 0.0
-    least, most = record.get("min"), record.get("max")
+    least, most = (record.get(side) for side in SIDES)
     ends = {buckets[-1][1]: most, buckets[0][0]: least}
     parsed, before, high = logical_types.parse(record["logical_type"]), None, None
     for number, (lower, upper, count) in enumerate(buckets):
@@ -341,7 +341,8 @@ def _quantiles(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     type = logical_types.parse(record["logical_type"])
     values = [_text(value, type) for value in _ranked(record["data"])]
     if values:
-        values[0], values[-1] = record["min"] or values[0], record["max"] or values[-1]
+        least, most = (record[side] for side in SIDES)
+        values[0], values[-1] = least or values[0], most or values[-1]
         values = _within(values, type)
     return [{"quantile": rank, "value": value} for rank, value in zip(RANKS, values, strict=False)]
 

@@ -45,6 +45,7 @@ from store.model.freshness import (
 from store.model.puts import IDENTITY
 from store.model.schemas import COUNTS, DERIVED, DISTRIBUTION, FLIGHTS, Flight
 from store.model.sketches import is_partial_sql
+from store.model.statistics import PER_VALUE
 
 _NOT_DROPPED: Final = "s.table_key NOT IN (SELECT table_key FROM tables WHERE dropped)"
 _SKETCHES: Final = "stats.sketches"
@@ -105,8 +106,7 @@ def _exactness(is_exact: str) -> str:
 _OWN: Final = f"s.distribution_freshness = '{EXACT}'"
 _MOST: Final = "s.row_count - coalesce(s.null_count, 0)"
 _INHERITED_DISTRIBUTION: Final = {"ndv_exact": _exactness(_OWN)} | {
-    name: f"CASE WHEN NOT ({_OWN}) AND s.{name} > {_MOST} THEN {_MOST} ELSE s.{name} END"
-    for name in ("ndv", "ndv_lower", "ndv_upper")
+    name: f"CASE WHEN NOT ({_OWN}) AND s.{name} > {_MOST} THEN {_MOST} ELSE s.{name} END" for name in PER_VALUE
 }
 """SQL of the columns of a distribution that may be inherited: then it is not exact, and has no more distinct values
 than there are values in the row `s`."""

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.core.views.reader import Leaf, Reader, equal, read_table
 from flight_server.core.views.table_summary import Row, TableSummary
+from store.model.figures import distinct, values
 from store.model.freshness import EXACT
-from store.model.schemas import FLIGHTS, THETA
-from store.model.statistics import SIDES, exactness
+from store.model.schemas import DISTRIBUTION, FLIGHTS, THETA
+from store.model.statistics import MOMENTS, PARTS_OF_ROWS, SIDES, WIDTHS, exactness, of_kind
 
 _NAMED: Final = 500  # most files that a condition names; of more the rows of all files are read
 _FILE: Final = ("file_path", "file_content", "row_count", "size_bytes", "snapshot_id")
-_DISTRIBUTION: Final = ("ndv", "ndv_exact", "ndv_lower", "ndv_upper", "mean", "stddev", "avg_width_bytes")
-_NO_DISTRIBUTION: Final = dict.fromkeys((*_DISTRIBUTION, "max_width_bytes"))
+_OF_NDV: Final = of_kind("NDV")
+_OF_VALUES: Final = (*PARTS_OF_ROWS, *DISTRIBUTION)
+"""What deleted rows may have changed, besides the exactness of bounds."""
 
 
 class NotListed(Exception):
@@ -187,12 +189,11 @@ def _merged(
     whole |= _by_statistic(logical_type, filled)
     whole |= _no_surer(filled)
     if len(filled) == 1 and theta is None:
-        whole |= {name: filled[0][name] for name in _DISTRIBUTION if name.startswith("ndv")}
+        whole |= {name: filled[0][name] for name in _OF_NDV}
     elif theta is not None:
         whole |= _ndv(theta, whole)
     if any(row["row_count"] != rows_of[row["file_path"]] for row in filled):  # rows were deleted since
-        deleted = {"null_count": None, "nan_count": None} | _NO_DISTRIBUTION
-        whole |= deleted | {exactness(side): False for side in SIDES if whole[side] is not None}
+        whole |= dict.fromkeys(_OF_VALUES) | {exactness(side): False for side in SIDES if whole[side] is not None}
     return whole
 
 
@@ -202,29 +203,14 @@ def _by_statistic(logical_type: str, rows: Sequence[Row]) -> Row:
     from capture.compute.partial import Partial
     from store.model import logical_types
 
-    def part(row: Row) -> Partial:
-        nulls, values = row["null_count"] or 0, row["row_count"] or 0
-        return Partial(
-            **{name: row[name] for name in ("nan_count", "min", "max", "mean", "stddev")},
-            row_count=values,
-            null_count=nulls,
-            min_is_exact=row["min_is_exact"] is not False,
-            max_is_exact=row["max_is_exact"] is not False,
-            width_sum=round((row["avg_width_bytes"] or 0) * (values - nulls)),
-            width_max=row["max_width_bytes"],
-        )
-
     lt = logical_types.parse(logical_type)
-    merged = kernels.merge([part(row) for row in rows], lt)
-    found: Row = {name: getattr(merged, name) for name in ("nan_count", "min", "max", "mean", "stddev")}
-    values = merged.row_count - merged.null_count
-    are_known = not any(row["null_count"] is None or row["row_count"] is None for row in rows)
-    if are_known:
-        found["null_count"] = merged.null_count
-        if values and not any(row["avg_width_bytes"] is None and row["null_count"] < row["row_count"] for row in rows):
-            found |= {"avg_width_bytes": merged.width_sum / values, "max_width_bytes": merged.width_max}
-    else:
-        found |= {"mean": None, "stddev": None, "null_count": None}
+    merged = kernels.merge([Partial.of_record(row) for row in rows], lt)
+    found: Row = {name: getattr(merged, name) for name in (*PARTS_OF_ROWS, *SIDES, *MOMENTS)}
+    counts = [values(row) for row in rows]
+    if None in counts:
+        found |= dict.fromkeys((*MOMENTS, "null_count"))
+    elif merged.values and not any(count and row[WIDTHS[0]] is None for count, row in zip(counts, rows, strict=True)):
+        found |= merged.widths
     for side in SIDES:
         flag = exactness(side)
         unsure = any(row[flag] is None and row[side] is not None for row in rows)
@@ -245,11 +231,11 @@ def _no_surer(rows: Sequence[Row]) -> Row:
 
 def _ndv(theta: bytes, row: Row) -> Row:
     """The number of distinct values by a sketch, at most the number of values."""
-    from store.model.sketches import estimate
+    from store.model.sketches import Estimate, estimate
 
     found = estimate(theta)
-    rows, nulls = row["row_count"], row.get("null_count")
-    most = float("inf") if rows is None or nulls is None else float(rows - nulls)
-    ndv, low, high = (min(each, most) for each in (found.ndv, found.lower, found.upper))
-    known: dict[str, Any] = {"ndv": ndv, "ndv_exact": found.exact, "ndv_lower": low, "ndv_upper": high}
-    return known
+    most = values(row)
+    if most is not None:
+        ndv, low, high = (min(each, float(most)) for each in (found.ndv, found.lower, found.upper))
+        found = Estimate(ndv, low, high, found.exact)
+    return distinct(found)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from flight_server.core.views.table_summary import Row
+from store.model import figures
 
 LEAST_ROWS: Final = 20  # shares of fewer rows vary by chance
 MEASURES: Final = ("null_fraction", "mean")
@@ -24,9 +25,7 @@ def values(measure: str, rows: Sequence[Row]) -> list[tuple[int, float]] | None:
         The place of each record with its load's value, of loads of at least `LEAST_ROWS` rows; None for a table that
         does not only grow, or whose rows were never added to.
     """
-    counted = [
-        place for place, row in enumerate(rows) if row["row_count"] is not None and row["null_count"] is not None
-    ]
+    counted = [place for place, row in enumerate(rows) if figures.values(row) is not None]
     found: list[tuple[int, float]] = []
     grew = False
     for before, after in pairwise(counted):
@@ -46,8 +45,8 @@ def _mean(old: Row, new: Row) -> float | None:
     """The mean of the values that came between two records; None if it cannot be told."""
     if any(row["mean"] is None or not _is_own(row) for row in (old, new)):
         return None
-    were, are = (row["row_count"] - row["null_count"] - (row["nan_count"] or 0) for row in (old, new))
-    if are - were < LEAST_ROWS:
+    were, are = (figures.not_nan(row) for row in (old, new))
+    if were is None or are is None or are - were < LEAST_ROWS:
         return None
     mean = (are * new["mean"] - were * old["mean"]) / (are - were)
     return mean if math.isfinite(mean) else None

@@ -7,16 +7,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from flight_server.client.table_names import full_name
 from flight_server.core.views import shapes
-from flight_server.core.views.numbers import count, counted, percent
+from flight_server.core.views.numbers import count, counted, known, percent
 from flight_server.core.views.reader import Leaf, Reader, read_table
 from store.model.errors import nearest
+from store.model.figures import interval_of_ndv
 from store.model.schemas import REMARK
+from store.model.statistics import COUNTED, SCALARS, SIDES, WIDTHS, Statistic, exactness
 
 Row = dict[str, Any]
 
@@ -152,18 +154,28 @@ def distinct(row: Row) -> str:
     return f"{count(ndv)} ±{max(upper - ndv, ndv - lower) / ndv * 100:.1f}%"
 
 
-def interval_of_ndv(row: Row) -> tuple[float, float] | None:
-    """The 95 % interval of the distinct values of a row.
+_SIGNS: Final = dict(zip(SIDES, "≥≤", strict=True))
+_SHOWN: Final = tuple(each for each in SCALARS if each.is_shown and each.label and each.name not in COUNTED)
+NULLS: Final = "null %"
+LABELS: Final = (NULLS, *(each.label for each in _SHOWN if each.name not in WIDTHS))
+"""Labels of what people are shown of a column's values, in the order of the table of statistics."""
+WIDTH_LABELS: Final = tuple(each.label for each in _SHOWN if each.name in WIDTHS)
+NUMBER_LABELS: Final = frozenset({NULLS, *(each.label for each in _SHOWN if each.is_number)})
+"""Those of numbers, which are written to the right."""
+SOME_LABELS: Final = frozenset(each.label for each in _SHOWN if each.types is not None)
+"""Those that only columns of some types have."""
 
-    Returns:
-        None if the number is exact, if the interval is unknown, or if the distribution is of another snapshot than the
-        counts beside it, about which its interval says nothing.
-    """
-    lower, upper = row["ndv_lower"], row["ndv_upper"]
-    is_another = row.get("distribution_snapshot_id") not in (None, row.get("snapshot_id"))
-    if row["ndv_exact"] or lower is None or upper is None or is_another:
-        return None
-    return lower, upper
+
+def texts(row: Row) -> dict[str, str]:
+    """The statistics of a record of a column as text, by `LABELS` and `WIDTH_LABELS`; empty if unknown."""
+    return {NULLS: percent_null(row), **{each.label: _text(each, row) for each in _SHOWN}}
+
+
+def _text(statistic: Statistic, row: Row) -> str:
+    name = statistic.name
+    if name in _SIGNS:
+        return bound(row[name], row[exactness(name)], _SIGNS[name])
+    return distinct(row) if statistic.per_value else known(row.get(name))
 
 
 def bound(text: str | None, exact: bool | None, sign: str, longest: int = 28) -> str:

@@ -128,22 +128,14 @@ def history(
     if format is not Format.TABLE:
         render.write(_history_table(rows), format)
         return
-    headers = ("snapshot", "committed", "rows", "null %", "distinct", "min", "max", "mean", "stddev")
+    headers = ("snapshot", "committed", "rows", *table_summary.LABELS)
     lines = [
-        [
-            str(row["snapshot_id"]),
-            table_summary.moment(row["committed_at"]),
-            numbers.count(row["row_count"]),
-            table_summary.percent_null(row),
-            table_summary.distinct(row),
-            table_summary.bound(row["min"], row["min_is_exact"], "≥"),
-            table_summary.bound(row["max"], row["max_is_exact"], "≤"),
-            numbers.known(row.get("mean")),
-            numbers.known(row.get("stddev")),
-        ]
+        [str(row["snapshot_id"]), table_summary.moment(row["committed_at"]), numbers.count(row["row_count"])]
+        + [texts[label] for label in table_summary.LABELS]
         for row in rows
+        for texts in [table_summary.texts(row)]
     ]
-    right = [False, False, True, True, True, False, False, True, True]
+    right = [header == "rows" or header in table_summary.NUMBER_LABELS for header in headers]
     say_left_out(
         text.write_text(headers, lines, right=right, whole=("snapshot", "committed"), spare=("stddev", "mean"))
     )

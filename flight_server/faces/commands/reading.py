@@ -115,24 +115,13 @@ def _headline(summary: table_summary.TableSummary) -> str:
     )
 
 
+QUARTILES = {"25 %": 0.25, "50 %": 0.5, "75 %": 0.75}
 HEADERS = (
-    "column",
-    "type",
-    "null %",
-    "distinct",
-    "min",
-    "max",
-    "mean",
-    "stddev",
-    "25 %",
-    "50 %",
-    "75 %",
-    "avg bytes",
-    "shape",
-    "freshness",
+    *("column", "type", *table_summary.LABELS),
+    *(*QUARTILES, *table_summary.WIDTH_LABELS, "shape", "freshness"),
 )
-ALWAYS = frozenset({"column", "type", "null %", "distinct", "min", "max", "avg bytes", "shape", "freshness"})
-NUMBERS = frozenset({"null %", "distinct", "mean", "stddev", "25 %", "50 %", "75 %", "avg bytes"})
+ALWAYS = frozenset(HEADERS) - QUARTILES.keys() - table_summary.SOME_LABELS
+NUMBERS = table_summary.NUMBER_LABELS | QUARTILES.keys()
 
 SPARE = (
     "25 %",
@@ -148,18 +137,11 @@ SPARE = (
 
 
 def _line(row: table_summary.Row, summary: table_summary.TableSummary) -> dict[str, str]:
-    width = row["avg_width_bytes"]
     quartiles = summary.quantiles.get(row["column_id"], {})
     return {
         "type": row["logical_type"] or "",
-        "null %": table_summary.percent_null(row),
-        "distinct": table_summary.distinct(row),
-        "min": table_summary.bound(row["min"], row["min_is_exact"], "≥"),
-        "max": table_summary.bound(row["max"], row["max_is_exact"], "≤"),
-        "mean": numbers.known(row.get("mean")),
-        "stddev": numbers.known(row.get("stddev")),
-        **{f"{share:.0%}".replace("%", " %"): quartiles.get(share) or "" for share in (0.25, 0.5, 0.75)},
-        "avg bytes": numbers.known(width),
+        **table_summary.texts(row),
+        **{label: quartiles.get(share) or "" for label, share in QUARTILES.items()},
         "shape": shapes.sparkline([bar.rows for bar in summary.bars(row, SHAPE_BINS)]),
         "freshness": table_summary.freshness(row, sampled=row["column_id"] in summary.sampled),
     }

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from flight_server.core.views.table_summary import Row, TableSummary
 from flight_server.faces.present.column_labels import labels
-from store.model.statistics import STATISTICS, StatisticGroup, names
+from store.model.figures import limits_of_ndv
+from store.model.statistics import SIDES, STATISTICS, StatisticGroup, exactness, names
 
 OF_TABLE: Final = ("row_count", *names(lambda each: each.group is StatisticGroup.TABLE and each.is_shown, STATISTICS))
 OF_COLUMN: Final = (
@@ -86,13 +87,13 @@ def _is_certain(statistic: str, old: Row, new: Row) -> bool:
     """True if two different values of a statistic stand for different ones, whatever their errors are."""
     if statistic not in _NAMES and ((old.get("row_groups_sampled") or 0) or (new.get("row_groups_sampled") or 0)):
         return False  # both may be of a sample of the same rows
-    if statistic not in ("ndv", "min", "max"):
-        return True
     if statistic == "ndv":
-        (low, high), (other_low, other_high) = _distinct(old), _distinct(new)
+        (low, high), (other_low, other_high) = limits_of_ndv(old), limits_of_ndv(new)
         return high < other_low or other_high < low
+    if statistic not in SIDES:
+        return True
     was, now = old[statistic], new[statistic]
-    was_exact, now_exact = (row.get(f"{statistic}_is_exact") is not False for row in (old, new))
+    was_exact, now_exact = (row.get(exactness(statistic)) is not False for row in (old, new))
     if was_exact and now_exact:
         return True
     first, second = _ordered(was), _ordered(now)
@@ -100,17 +101,7 @@ def _is_certain(statistic: str, old: Row, new: Row) -> bool:
         return False
     # an inexact minimum is one that no value is below, an inexact maximum one that no value is above
     outer, exact = (first, second) if now_exact else (second, first)
-    return exact < outer if statistic == "min" else exact > outer
-
-
-def _distinct(row: Row) -> tuple[float, float]:
-    """The limits of a number of distinct values."""
-    if row.get("ndv_exact"):
-        return row["ndv"], row["ndv"]
-    low, high = row.get("ndv_lower"), row.get("ndv_upper")
-    rows = row.get("row_count")
-    most = float("inf") if rows is None else rows - (row.get("null_count") or 0)
-    return 0.0 if low is None else low, most if high is None else high
+    return exact < outer if statistic == SIDES[0] else exact > outer
 
 
 def _ordered(bound: Any) -> float | None:

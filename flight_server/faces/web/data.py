@@ -17,8 +17,10 @@ from flight_server.core.views.table_summary import Row
 from flight_server.faces.present import column_labels
 from flight_server.faces.web import overview
 from store.model.errors import InvalidArgument
+from store.model.figures import interval_of_ndv, is_unique, null_share
 from store.model.names import join_name, split_name
 from store.model.schemas import FLIGHTS
+from store.model.statistics import FLAGS
 
 TABLES_A_PAGE: Final = 100
 COLUMNS_A_PAGE: Final = 200
@@ -303,13 +305,6 @@ def _commits(snapshots: Sequence[Row], counts: Mapping[int, Row]) -> list[dict[s
     ]
 
 
-def null_share(row: Mapping[str, Any]) -> float | None:
-    """The share of nulls from 0 to 1; None if unknown."""
-    if row["null_count"] is None or row["row_count"] is None:
-        return None
-    return row["null_count"] / row["row_count"] if row["row_count"] else 0.0
-
-
 def _column(row: Row, summary: table_summary.TableSummary) -> dict[str, Any]:
     column = row["column_id"]
     return {
@@ -355,14 +350,8 @@ def _keys(
     return [
         names
         for names, row in named
-        if names in referred or (_is_unique(row) and not (row["logical_type"] or "").startswith(FLOATS))
+        if names in referred or (is_unique(row) and not (row["logical_type"] or "").startswith(FLOATS))
     ]
-
-
-def _is_unique(row: Mapping[str, Any]) -> bool:
-    return bool(
-        row["null_count"] == 0 and row["ndv_exact"] and row["ndv"] == row["row_count"] and (row["row_count"] or 0) > 1
-    )
 
 
 def notes(row: Mapping[str, Any]) -> list[str]:
@@ -386,9 +375,8 @@ def notes(row: Mapping[str, Any]) -> list[str]:
 
 def _may_be_unique(row: Mapping[str, Any], values: int) -> bool:
     """True if the interval of an estimate reaches the number of values, and is of these."""
-    low, high = row["ndv_lower"], row["ndv_upper"]
-    is_own = row.get("distribution_snapshot_id") in (None, row.get("snapshot_id"))
-    return bool(low is not None and high is not None and is_own and values > 1 and low <= values <= high)
+    interval = interval_of_ndv(row)
+    return interval is not None and values > 1 and interval[0] <= values <= interval[1]
 
 
 def _snapshots(snapshots: Sequence[Row], counts: Mapping[int, Row]) -> list[dict[str, Any]]:
@@ -559,7 +547,7 @@ def column(reader: Reader, name: str, column_name: str, then: int | None = None)
         earlier = table_summary.gather(reader, name, at, ids, shapes=True)
         if earlier.rows:
             before = {"snapshot_id": at, "histogram": bars_of(earlier, earlier.rows[0], 40)}
-    names = ("snapshot_id", "committed_at", "logical_type", "min_is_exact", "max_is_exact", *history.STATISTICS)
+    names = ("snapshot_id", "committed_at", "logical_type", *FLAGS, *history.STATISTICS)
     said = rows_of(reader, "sys.columns", name, ids)
     comment = said[0]["comment"] if said else None
     return {

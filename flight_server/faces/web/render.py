@@ -19,9 +19,12 @@ from flight_server.faces.present import charts
 from flight_server.faces.present.render import plain, text_of
 from flight_server.faces.present.text import harmless
 from flight_server.faces.web import data
+from store.model.figures import interval_of_ndv, null_share
 from store.model.names import split_name
+from store.model.statistics import SIDES, exactness
 
 Row = Mapping[str, Any]
+_LEAST, _GREATEST = SIDES
 _TWO_DAYS = 2 * 86_400  # seconds
 LONGEST = 300  # characters of a value on a page
 CELL = 14  # the same of a value in a list; the title has all of it
@@ -140,7 +143,7 @@ def _nulls(row: Row) -> str:
 
 def _interval(row: Row) -> str:
     """The 95 % interval of the distinct values; empty where there is none."""
-    interval = table_summary.interval_of_ndv(dict(row))
+    interval = interval_of_ndv(row)
     return "" if interval is None else " – ".join(map(numbers.count, interval))
 
 
@@ -153,16 +156,16 @@ def _nans(row: Row) -> str:
 
 
 def _null_bar(row: Row) -> Markup:
-    share = data.null_share(row)
+    share = null_share(row)
     return Markup(charts.share(share, f"{_nulls(row)} null"))  # noqa: S704  charts escape their words
 
 
 def _lower(row: Row, short: bool = False, longest: int = CELL) -> str:
-    return _edge(row, row["min"], row["min_is_exact"], "≥", short, longest)
+    return _edge(row, row[_LEAST], row[exactness(_LEAST)], "≥", short, longest)
 
 
 def _upper(row: Row, short: bool = False, longest: int = CELL) -> str:
-    return _edge(row, row["max"], row["max_is_exact"], "≤", short, longest)
+    return _edge(row, row[_GREATEST], row[exactness(_GREATEST)], "≤", short, longest)
 
 
 def _quantile(row: Row, rank: float) -> str:
@@ -192,7 +195,7 @@ def _brief(row: Row, value: str) -> str:
         return value if point is None else numbers.brief(point)
     if not kind.startswith("TIME"):
         return value
-    low, high = (shapes.position(row.get(side), kind) for side in ("min", "max"))
+    low, high = (shapes.position(row.get(side), kind) for side in SIDES)
     if kind != "TIME" and low is not None and high is not None and high - low > _TWO_DAYS:
         return value[: value.index("T")] if "T" in value else value
     return re.sub(r"(:\d\d)\.\d+", r"\1", value).replace("T", " ").removesuffix("Z")

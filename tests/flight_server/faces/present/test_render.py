@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from flight_server.core.views import numbers, table_summary
 from flight_server.faces.present import render
 from flight_server.faces.present.render import Format
+from store.model import figures
 
 
 def written(table: pa.Table | pa.RecordBatchReader, format: Format) -> bytes:
@@ -193,7 +194,7 @@ def test_error_of_another_snapshot_is_not_shown():
     row = {"ndv": 6000.0, "ndv_exact": False, "ndv_lower": 5800.0, "ndv_upper": 6000.0, "snapshot_id": 2}
     assert table_summary.distinct(row | {"distribution_snapshot_id": 2}) == "6,000 ±3.3%"
     assert table_summary.distinct(row | {"distribution_snapshot_id": 1}) == "~6,000"
-    assert table_summary.interval_of_ndv(row | {"distribution_snapshot_id": 1}) is None
+    assert figures.interval_of_ndv(row | {"distribution_snapshot_id": 1}) is None
 
 
 @pytest.mark.parametrize(
