@@ -73,9 +73,10 @@ ROOMS = {
         "spec_body": SPEC,
         "spi": {"connectors"} | SPEC,
         "compute": READING | SPEC,
+        "cluster": {"compute", "connectors"},
         "partitions": READING | SPEC,
-        "spark": READING | {"compute"},
-        "engines": READING | SPEC | {"compute", "partitions", "spark"},
+        "spark": READING | {"cluster", "compute"},
+        "engines": READING | SPEC | {"cluster", "compute", "partitions"},
         "homes": {"connectors"},  # publishers only once one is needed
         "publishers": {"compute", "connectors", "homes", "spark"},
         "registry": {"spi"},
@@ -90,11 +91,11 @@ ROOMS = {
         "core": {"client"},
         "planning": {"client", "core"},
         "insight": {"client", "core"},
-        "publishing": {"core"},
+        "publishing": {"client", "core"},
         "worker": {"client", "core"},
         "process": {"client", "core", "worker"},  # it names the parts, and imports none
         "local": {"client", "core", "process"},  # process: the parts
-        "faces": {"client", "core", "insight", "local", "planning", "process", "worker"},
+        "faces": {"client", "core", "insight", "local", "planning", "process", "publishing", "worker"},
         "cli": {"client", "faces", "process"},  # process: what each process sets
     },
 }
@@ -181,14 +182,15 @@ PARTS = (
     "flight_server.publishing",
     "store.replication",
     "store.write_through",
+    "capture.engines.native",
     "capture.publishers",
+    "capture.spark",
     *(f"capture.connectors.{name}" for name in ("delta", "iceberg", "lance", "paimon")),
 )
 ABOVE = (  # put the parts together
     "flight_server.process",
     "flight_server.cli",
     "flight_server.guides",
-    "flight_server.worker.publishing",  # of publishing, in the worker
 )
 
 

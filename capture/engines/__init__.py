@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from capture.spark import language
+from capture.cluster import SPARK, Session, Uncapturable, cluster
 from capture.spec import CaptureSpec, Engine, FileSketches
 from capture.spi import Capabilities, CaptureEngine, Mode, Outcome, rank
 from store.model.errors import InvalidArgument
 from store.model.targets import Target, TargetKind
 from store.plugins import Broken, Plugins
 
-if TYPE_CHECKING:
-    from capture.spark.session import Spark
+log = logging.getLogger("statflight.worker")
 
 
 def default_engines(
     inline_max_cells: int | None = None,
-    spark: Spark | None = None,
+    spark: Session | None = None,
     engine: Engine = Engine.AUTO,
     file_sketches: FileSketches = FileSketches.AUTO,
 ) -> list[CaptureEngine]:
     """Creates the compute engine, the native engine and the installed third-party ones, unsorted. Starts no JVM.
 
-    A third-party engine that cannot be made is left out; the log names it, and `described` has a row for it.
+    One that is not part of this build, or that cannot be made, is left out; the log names it, and `described` has a row
+    for one of a third party.
 
     Args:
         inline_max_cells: Largest scan, in rows times columns, that is computed in this process; None: decided by
@@ -35,10 +36,13 @@ def default_engines(
         file_sketches: What the compute engine keeps of each file for the next capture.
     """
     from capture.engines.compute.engine import ComputeEngine
-    from capture.engines.native.engine import NativeEngine
 
-    compute = ComputeEngine(inline_max_cells, spark, engine, file_sketches)
-    engines: list[CaptureEngine] = [compute, NativeEngine()]
+    engines: list[CaptureEngine] = [ComputeEngine(inline_max_cells, spark, engine, file_sketches)]
+    for name in ENGINES.built_in:
+        try:
+            engines.append(ENGINES.load(name)())
+        except InvalidArgument as missing:
+            log.warning("%s; tables are captured without it", missing)
     engines += [engine for _, engine in ENGINES.each() if not isinstance(engine, Broken)]
     return engines
 
@@ -50,7 +54,13 @@ def _made(engine_class: Callable[[], CaptureEngine]) -> CaptureEngine:
     return engine
 
 
-ENGINES: Final = Plugins(group="statflight.engines", field="engine", noun="engine", built_in={}, make=_made)
+ENGINES: Final = Plugins(
+    group="statflight.engines",
+    field="engine",
+    noun="engine",
+    built_in={"native": "capture.engines.native.engine:NativeEngine"},
+    make=_made,
+)
 
 
 def supporting(engines: Sequence[Mapping[str, Any]], format: str, spec: CaptureSpec) -> list[Mapping[str, Any]]:
@@ -64,11 +74,11 @@ def supporting(engines: Sequence[Mapping[str, Any]], format: str, spec: CaptureS
 def refused(target: Target) -> tuple[Outcome, str] | None:
     """The outcome and detail of a target that its engine is known to refuse before it looks at the table; None for
     others. Starts no JVM."""
-    if target.kind is not TargetKind.EXPRESSION or target.engine_kind != "spark":
+    if target.kind is not TargetKind.EXPRESSION or target.engine_kind != SPARK:
         return None
     try:
-        language.checked(target.engine_expression_key or b"")
-    except language.NotDeterministic as error:
+        cluster().checked(target.engine_expression_key or b"")
+    except Uncapturable as error:
         return Outcome.UNCAPTURABLE, str(error)
     except InvalidArgument as error:
         return Outcome.DEGRADED, str(error)

@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from capture.cluster import SPARK
 from capture.compute.file_scan import PARTIAL_SCHEMA, Answer, Numbered, Work, from_batch, to_batch
 from capture.compute.local import computed
 from capture.compute.pieces import scan
@@ -21,9 +22,6 @@ _WAVE_ANSWERS: Final = 4096  # collected in this process, up to 45 kB of sketche
 _TASKS_PER_CORE: Final = 2  # Spark tasks on a cluster; each costs a worker 25 ms of waiting on a busy machine
 _GROUPS_PER_CORE: Final = 16  # groups that the executors of one machine claim one by one
 _FILE_BYTES: Final = 1 << 20  # cost of opening a file, in bytes read, for balancing
-
-SPARK: Final = "spark"
-"""Engine id of results computed by Spark."""
 
 
 def distributed(

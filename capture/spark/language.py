@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from capture.cluster import Uncapturable
 from store.model.errors import InvalidArgument, nearest
 
 MAX_BYTES: Final = 16 * 1024
@@ -114,7 +115,7 @@ _TOKEN: Final = re.compile(
 )
 
 
-class NotDeterministic(InvalidArgument):
+class NotDeterministic(Uncapturable):
     """An expression whose value is not a function of its row."""
 
     code = "NOT_DETERMINISTIC"

@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from capture.cluster import Unavailable
 from capture.spark.java import MIN_VERSION, java_home, java_version
 from store.model.errors import InvalidArgument, UpstreamError, first_line
 
@@ -53,7 +54,7 @@ NO_CONNECT: Final = "Spark Connect needs more packages: pip install 'statflight[
 NO_PYSPARK: Final = "no pyspark found: pip install 'statflight[spark]'"
 
 
-class SparkUnavailable(UpstreamError):
+class SparkUnavailable(Unavailable):
     """Spark does not start here. Scans are then computed in this process."""
 
 

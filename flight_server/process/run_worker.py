@@ -8,10 +8,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from capture.cluster import cluster
 from capture.connectors import known_writers
 from capture.engines import default_engines
 from capture.registry import Registry
-from capture.spark.session import Spark
 from capture.spec import Engine, FileSketches
 from flight_server.client.connection import Connection
 from flight_server.client.unreachable import NO_PROXY
@@ -58,7 +58,7 @@ def run_worker(
         {} if parent_pid is None else {"generic_options": [NO_PROXY]}
     )  # the server is on this machine
     known_writers.trust(trust_writers.split(",") if trust_writers else ())
-    spark = Spark(spark_master, settings=spark_conf)
+    spark = cluster().session(spark_master, spark_conf)
     worker = Worker(
         Connection(server_uri, token, tls_roots, tls_cert=tls_cert, tls_key=tls_key, **of_own),
         Registry(default_engines(inline_max_cells, spark, Engine(engine), FileSketches(file_sketches))),

@@ -21,13 +21,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from capture.cluster import Session, cluster
 from capture.connectors.progress import announcing, reporting
 from capture.connectors.secrets import resolve
 from capture.connectors.spi import Column, Connector, Schema
 from capture.engines import described
 from capture.homes import HOMES
 from capture.registry import Registry
-from capture.spark.session import Spark
 from capture.spec_body import parse_spec
 from capture.spi import CaptureRequest, CaptureResult, Decision, Mode, Outcome, TableHandle
 from flight_server.client.connection import Connection
@@ -40,6 +40,7 @@ from flight_server.worker.stored_together import StoredTogether
 from flight_server.worker.turns import Turns
 from flight_server.worker.unreached import Unreached
 from store.model.errors import StatflightError, UpstreamError, first_line, may_pass, to_json
+from store.plugins import Plugins
 
 log = logging.getLogger("statflight.worker")
 
@@ -47,6 +48,13 @@ WAIT_SECONDS: Final = 20.0
 STALL_SECONDS: Final = 600.0
 REPORTS: Final = 2  # calls at once that report captures, so that a long commit does not delay all others
 MAX_LEFT_BEHIND: Final = 8
+WORK: Final = Plugins(
+    group="statflight.work",
+    field="kind",
+    noun="kind of work",
+    built_in={"publish": "flight_server.publishing.work:publish_table"},
+)
+"""Functions that do the work of leases of parts."""
 ROLES: Final = (("control",), ("sync", "control"), ("sync",), ("light",), ("job",), ("watch",), ("publish",))
 
 
@@ -63,10 +71,11 @@ class Worker:
         server: Connection,
         registry: Registry,
         stall_seconds: float = STALL_SECONDS,
-        spark: Spark | None = None,
+        spark: Session | None = None,
         id: str | None = None,
     ):
-        self.server, self.registry, self.stall_seconds, self.spark = server, registry, stall_seconds, spark
+        self.server, self.registry, self.stall_seconds = server, registry, stall_seconds
+        self.spark = spark or cluster().session()
         self.id = id or f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.stopping = threading.Event()
         self.left_behind = 0
@@ -231,7 +240,7 @@ class Worker:
 
     def _session(self) -> Any:
         """The Spark session, started if there is none."""
-        with (self.spark or Spark()).held() as session:
+        with self.spark.held() as session:
             return session()
 
     # Looking at a lake.
@@ -253,12 +262,11 @@ class Worker:
         assert keeper is not None
         with (
             slot.connectors.opened(config) as connector,
-            (self.spark or Spark()).held() as session,
+            self.spark.held() as session,
             reporting(lambda message: keeper.progress(None, message)),
         ):
             HOMES.load(payload["to"])  # says what a build without publishers lacks
-            from flight_server.worker.publishing import publish_table
-
+            publish_table = WORK.load("publish")
             return {"result": publish_table(self.server, connector, resolve(config["options"]), payload, session)}
 
     # Capturing.

@@ -42,7 +42,7 @@ from capture.publishers.spi import Destination
 from capture.spark.plans import Operator, cost_based, plan_of, true_rows
 from capture.spark.session import Spark
 from flight_server.client.connection import Connection
-from flight_server.worker.publishing import stored_statistics
+from flight_server.publishing.work import stored_statistics
 from tests.benchmarks.tpch_queries import QUERIES
 from tests.flight_server.live_server import serving
 

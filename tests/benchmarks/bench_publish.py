@@ -26,7 +26,7 @@ from capture.publishers.spark_catalog import SparkCatalogPublisher
 from capture.publishers.spi import Destination, LostRace
 from capture.spark.session import Spark
 from flight_server.client.connection import Connection
-from flight_server.worker.publishing import stored_statistics
+from flight_server.publishing.work import stored_statistics
 from store.model.errors import Conflict
 from tests.capture.connectors.iceberg_tables import make_catalog
 from tests.capture.publishers import test_hive as hive_fake

@@ -72,16 +72,20 @@ ROWS = pa.table(
 )
 
 
-def captured(client: StatsClient, directory: Path) -> None:
-    """Checks that rows can be put and read, and a table captured."""
+NATIVE = "capture/engines/native"  # which alone has the files of a table
+
+
+def captured(client: StatsClient, directory: Path, left_out: str = "") -> None:
+    """Checks that rows can be put and read, and a table and its columns captured."""
     client.put("stats.columns", ROWS)
     assert client.read("stats.columns", ["row_count"]).to_pylist() == [{"row_count": 10}]
     lake = directory / "lake" / "orders"
     lake.mkdir(parents=True)
     pq.write_table(pa.table({"id": range(5)}), lake / "1.parquet")
     client.actions.register_connector(catalog="files", format="parquet", uri=f"file://{directory}", discover=True)
-    outcomes = client.capture("files.lake.orders", kinds=["ROW_COUNT"])
-    assert {each["outcome"] for each in outcomes} == {"CAPTURED"}
+    of_table, of_column = client.capture("files.lake.orders", kinds=["ROW_COUNT", "NULL_COUNT"])
+    assert of_table["outcome"] == ("UNCAPTURABLE" if left_out == NATIVE else "CAPTURED")
+    assert of_column["outcome"] == "CAPTURED"
 
 
 PAIMON = "capture/connectors/paimon"
@@ -90,7 +94,9 @@ LEFT_OUT = (
     "capture/connectors/delta",
     "capture/connectors/iceberg",
     "capture/connectors/lance",
+    NATIVE,
     "capture/publishers",
+    "capture/spark",
     "flight_server/faces/iceberg_rest",
     "flight_server/faces/present",
     "flight_server/faces/sql",
@@ -106,7 +112,7 @@ LEFT_OUT = (
 @pytest.mark.parametrize("left_out", LEFT_OUT)
 def test_the_rest_works_without(left_out, tmp_path):
     with served(without(tmp_path / "src", left_out)) as client:
-        captured(client, tmp_path)
+        captured(client, tmp_path, left_out)
         if (refused := REFUSED.get(left_out)) is not None:
             ask, message = refused
             with pytest.raises(pa.ArrowException, match=message):
@@ -119,6 +125,13 @@ def _select(client: StatsClient, _: Path) -> None:
         plain.do_get(ticket).read_all()
 
 
+def _expression(client: StatsClient, _: Path) -> None:
+    target = {"kind": "EXPRESSION", "engine_kind": "spark", "engine_expression_key": "aWQgKyAx"}
+    (outcome,) = client.capture([{"table": "files.lake.orders", "target": target, "mode": "SYNC"}])
+    assert outcome["outcome"] != "CAPTURED"
+    raise pa.ArrowInvalid(outcome["detail"])
+
+
 REFUSED: dict[str, tuple[Callable[[StatsClient, Path], object], str]] = {
     PAIMON: (
         lambda client, lake: client.actions.register_connector(catalog="p", format="paimon", uri=f"file://{lake}"),
@@ -128,6 +141,7 @@ REFUSED: dict[str, tuple[Callable[[StatsClient, Path], object], str]] = {
         lambda client, _: client.actions.publish(table="files.lake.orders", to="trino"),
         "trino is not part of this build",
     ),
+    "capture/spark": (_expression, "Spark is not part of this build|spark is not part of this build"),
     "flight_server/faces/sql": (_select, "Flight SQL is not part of this build"),
     "flight_server/publishing": (
         lambda client, _: client.actions.publish(table="files.lake.orders", to="trino"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from capture.cluster import Session, Unavailable
 from capture.compute import local
-from capture.spark.session import Spark, SparkUnavailable
 from capture.spec import Engine
 
 WARM_CELLS: Final = 100_000_000
@@ -32,7 +32,7 @@ class Choice:
     note: str = ""
 
 
-def choose(engine: Engine, asked: str, rows: int, columns: int, spark: Spark, inline_max_cells: int | None) -> Choice:
+def choose(engine: Engine, asked: str, rows: int, columns: int, spark: Session, inline_max_cells: int | None) -> Choice:
     """Chooses where a scan runs.
 
     Args:
@@ -41,7 +41,7 @@ def choose(engine: Engine, asked: str, rows: int, columns: int, spark: Spark, in
         inline_max_cells: Largest scan of `Engine.AUTO` in this process, in cells; None: WARM_CELLS or COLD_CELLS.
 
     Raises:
-        SparkUnavailable: The engine is `spark`, and Spark does not start.
+        Unavailable: The engine is `spark`, and Spark does not start.
     """
     cells = rows * columns
     size = f"{rows:,} rows × {columns:,} columns = {cells:,} cells"
@@ -53,7 +53,7 @@ def choose(engine: Engine, asked: str, rows: int, columns: int, spark: Spark, in
     if engine is Engine.SPARK:
         try:
             spark.ensure()
-        except SparkUnavailable as error:
+        except Unavailable as error:
             raise type(error)(f"{asked} cannot run: {error}") from None
         return Choice(True, f"{asked}: {size}, {_on(spark)}")
     is_warm = spark.is_warm
@@ -72,10 +72,10 @@ def choose(engine: Engine, asked: str, rows: int, columns: int, spark: Spark, in
         return Choice(True, f"{asked}: {size}, {_on(spark)}, as {from_}", overlapped=not is_warm)
     try:
         spark.ensure()
-    except SparkUnavailable as error:
+    except Unavailable as error:
         return Choice(False, f"{asked}: {size}, {here}", note=f"computed without Spark: {error}")
     return Choice(True, f"{asked}: {size}, {_on(spark)}, as {from_}")
 
 
-def _on(spark: Spark) -> str:
+def _on(spark: Session) -> str:
     return f"on {spark.cores} cores of {spark.master}"

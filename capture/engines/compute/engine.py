@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from capture.cluster import SPARK, NoCluster, Session, Uncapturable, cluster
 from capture.compute.file_scan import LOCAL, Answer
 from capture.compute.fold import Known
 from capture.compute.stat_rows import Coverage, Rows
@@ -22,9 +23,6 @@ from capture.engines.compute.plan import Plan, passes, plan_of
 from capture.engines.compute.runner import Runner
 from capture.engines.compute.selections import Whole, selection_of
 from capture.engines.compute.table_scan import Key, ScanProgress, TableScan, sketches_of
-from capture.spark import expressions, language
-from capture.spark.job import SPARK
-from capture.spark.session import Spark
 from capture.spec import Engine, FileSketches, Sampling, impossible
 from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Mode, Outcome, Sink
 from store.model import logical_types
@@ -75,22 +73,26 @@ class ComputeEngine(CaptureEngine):
             },
         ),
         SPARK: capabilities,
-    }
+    }  # those of this process, and of the cluster
 
     def __init__(
         self,
         inline_max_cells: int | None = None,
-        spark: Spark | None = None,
+        spark: Session | None = None,
         engine: Engine = Engine.AUTO,
         file_sketches: FileSketches = FileSketches.AUTO,
     ):
         self.engine = engine
         self.file_sketches = file_sketches
-        self.spark = spark or Spark()
+        self.spark = spark or cluster().session()
         self.inline_max_cells = inline_max_cells
+        if isinstance(cluster(), NoCluster):
+            self.by_engine_id = {LOCAL: self.by_engine_id[LOCAL]}
 
     def supports(self, request: CaptureRequest) -> str:
         if request.target.kind is TargetKind.EXPRESSION:
+            if isinstance(cluster(), NoCluster):
+                return "target unsupported: Spark, which alone computes expressions, is not part of this build"
             if request.target.engine_kind != self.id:
                 return f"target unsupported: an expression of {request.target.engine_kind}, not of {self.id}"
             if request.spec.sampling is not Sampling.NONE:
@@ -115,7 +117,7 @@ class ComputeEngine(CaptureEngine):
             try:
                 capture = self._capture if requested[0].target.kind is not TargetKind.EXPRESSION else self._expression
                 answers = capture(requested, sink, _of_part(sink.progress, done, len(batches)))
-            except language.NotDeterministic as error:
+            except Uncapturable as error:
                 answers = [self._result(request, Outcome.UNCAPTURABLE, str(error)) for request in requested]
             except Cancelled:
                 answers = [self._result(request, Outcome.DEGRADED, "cancelled") for request in requested]
@@ -225,8 +227,9 @@ class ComputeEngine(CaptureEngine):
         """Captures requests for one expression, on Spark."""
         table, target = requests[0].table, requests[0].target
         assert target.engine_expression_key is not None
-        text = language.checked(target.engine_expression_key)
-        named = expressions.named(text, table.columns.columns)
+        executors = cluster()
+        text = executors.checked(target.engine_expression_key)
+        named = executors.named(text, table.columns.columns)
         columns = {i: column for column in named if (i := column.id_in(table.column_ids)) is not None}
         progress(0.0, f"planning {table.schema}.{table.name}")
         tasks = table.scan_tasks(column.key for column in columns.values())
@@ -235,8 +238,7 @@ class ComputeEngine(CaptureEngine):
             progress(0.1, f"{len(tasks)} files")
 
         wanted = sketches_of(requests)
-        note = expressions.unread(text, table.columns.columns)
-        lt, part, size = expressions.capture(self.spark, tasks, text, columns, wanted, report, note)
+        lt, part, size = executors.evaluated(self.spark, tasks, text, columns, table.columns.columns, wanted, report)
         rows = Rows(table, SPARK, requests[0].mode)
         rows.expression(target, lt, part, Coverage(part.row_count, len(tasks), size))
         _flush(rows, sink)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from capture.cluster import Session, cluster
 from capture.compute import local
 from capture.compute.file_scan import Answer, Numbered, Work
 from capture.compute.pieces import Pieces
 from capture.engines.compute.choice import Choice
-from capture.spark import job
-from capture.spark.session import Spark
 
 _THREADED_CELLS: Final = 100_000  # below, threads cost more than they save
 _PIECES_PER_CORE: Final = 4  # with fewer files per core, large ones are divided among the cores
@@ -29,7 +28,7 @@ class Runner:
         notes: Receive the reason if a session does not start and this process computes everything.
     """
 
-    spark: Spark
+    spark: Session
     choice: Choice
     work: Work
     report: Callable[[], None]
@@ -52,7 +51,7 @@ class Runner:
 
     def _computed(self, numbered: Sequence[Numbered], threads: int) -> Iterator[list[Answer]]:
         if self.choice.overlapped:
-            return job.overlapped(self.spark, numbered, self.work, self.report, self.notes)
+            return cluster().overlapped(self.spark, numbered, self.work, self.report, self.notes)
         if self.choice.on_spark:
-            return job.distributed(self.spark, numbered, self.work, self.report)
+            return cluster().distributed(self.spark, numbered, self.work, self.report)
         return local.computed(numbered, self.work, self.report, threads, few=len(numbered) < 2 * threads)

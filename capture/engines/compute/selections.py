@@ -20,7 +20,7 @@ from capture.connectors.spi import NativeStats, ScanTask
 from capture.engines.compute.plan import Plan
 from capture.engines.compute.runner import Runner
 from capture.engines.compute.table_scan import TableScan
-from capture.engines.native.rollup import known_scalars
+from capture.engines.rollup import known_scalars
 from capture.spec import Budget, CaptureSpec, Sampling
 from store.model.errors import StatflightError
 

@@ -17,7 +17,7 @@ from capture.compute.partial import fixed_width
 from capture.connectors.spi import COUNTED, FilePart, NativeStats
 from capture.engines.native import known_listings as listings
 from capture.engines.native.known_listings import KnownListings, ListedPart, ListingDelta, RememberedListing
-from capture.engines.native.rollup import Rollup, combined, is_complete, roll_up
+from capture.engines.rollup import Rollup, combined, is_complete, roll_up
 from capture.flight_rows import flight_rows, with_constants
 from capture.spec import has_no_values, lacking
 from capture.spi import (

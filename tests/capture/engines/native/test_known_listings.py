@@ -8,7 +8,7 @@ import pytest
 from capture.connectors.spi import FILE_COLUMN_SCHEMA, FILE_SCHEMA, Column, FilePart, Schema
 from capture.engines.native import known_listings
 from capture.engines.native.known_listings import KnownListings, ListedPart
-from capture.engines.native.rollup import Rollup
+from capture.engines.rollup import Rollup
 from capture.spi import TableHandle
 
 

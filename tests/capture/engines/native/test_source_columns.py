@@ -7,7 +7,7 @@ import pytest
 
 from capture.connectors.spi import COLUMN_SCHEMA, FILE_SCHEMA, Column, EarlierColumns, NativeStats, Schema
 from capture.engines.native.engine import NativeEngine
-from capture.engines.native.rollup import combined, possible
+from capture.engines.rollup import combined, possible
 from capture.spi import CaptureRequest, TableHandle
 from store.model.targets import Target
 from tests.capture.engine_contract import MemorySink

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capture.connectors.spi import FILE_COLUMN_SCHEMA
-from capture.engines.native.rollup import Rollup
+from capture.engines.rollup import Rollup
 
 COUNTS = st.none() | st.integers(0, 5)
 BOUNDS = st.none() | st.integers(-9, 9).map(lambda value: f"{value}.5")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from capture.publishers.spi import publishable
-from flight_server.worker.publishing import publish_table, stored_statistics, with_files
+from flight_server.publishing.work import publish_table, stored_statistics, with_files
 from store.model.errors import InvalidArgument, NotFound
 from store.model.freshness import UNCONFIRMED
 from store.model.schemas import FLIGHTS
