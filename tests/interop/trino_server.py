@@ -29,7 +29,9 @@ CATALOGS = {
     "delta.metadata.cache-ttl=0s\n" + _METASTORE,
     "iceberg": "connector.name=iceberg\niceberg.catalog.type=TESTING_FILE_METASTORE\n"
     "iceberg.register-table-procedure.enabled=true\n" + _METASTORE,
-    "hive": "connector.name=hive\nhive.metastore.uri={metastore}\nhive.non-managed-table-writes-enabled=true\n",
+    "hive": "connector.name=hive\nhive.metastore.uri={address}\nhive.non-managed-table-writes-enabled=true\n",
+    "door": "connector.name=iceberg\niceberg.catalog.type=rest\niceberg.rest-catalog.uri={address}\n"
+    "iceberg.rest-catalog.nested-namespace-enabled=true\n",
 }
 
 
@@ -70,7 +72,7 @@ def unpacked(folder: Path) -> Path:
 
 @contextmanager
 def running(
-    folder: Path, gigabytes: int = 3, catalogs: Sequence[str] = ("delta",), metastore: str | None = None
+    folder: Path, gigabytes: int = 3, catalogs: Sequence[str] = ("delta",), address: str | None = None
 ) -> Iterator[Trino]:
     """A server with catalogs over one directory.
 
@@ -78,7 +80,7 @@ def running(
         folder: Its data, its log and its own metastore of files.
         gigabytes: Size of the heap.
         catalogs: Some of `CATALOGS`.
-        metastore: Address of a Hive metastore, for the catalog `hive`.
+        address: Address of a Hive metastore, for the catalog `hive`, or of an Iceberg REST catalog, for `door`.
     """
     program, home = java(), unpacked(folder / "trino")
     port = processes.free_port()
@@ -90,7 +92,7 @@ def running(
         f"memory.heap-headroom-per-node={gigabytes * 200}MB\n"
     )
     for name in catalogs:
-        given = {"warehouse": str(folder / "metastores"), "name": name, "metastore": metastore}
+        given = {"warehouse": str(folder / "metastores"), "name": name, "address": address}
         (etc / "catalog" / f"{name}.properties").write_text((CATALOGS[name] + _FILES).format(**given))
     command = [
         program,
