@@ -44,7 +44,7 @@ from capture.spark.session import Spark
 from flight_server.client.connection import Connection
 from flight_server.publishing.work import stored_statistics
 from tests.benchmarks.tpch_queries import QUERIES
-from tests.flight_server.live_server import serving
+from tests.flight_server.live_server import Client, LiveServer, serving
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.spark]
 
@@ -241,24 +241,12 @@ def capture_and_publish(
 ) -> tuple[Seconds, Seconds]:
     """Times of the capture and of the publications of all tables. The options are those of the home."""
     publisher = HOMES.load(home)
-    kinds = {} if histograms else {"kinds": ["ROW_COUNT", "NULL_COUNT", "NDV", "MIN_MAX", "WIDTH"]}  # those of ANALYZE
     place = tmp_path / "home"
     place.mkdir(parents=True, exist_ok=True)
     with serving(place, "--workers", 1, env=INLINE) as server, server.connect() as client:
-        client.timeout = 3600.0
-        client.act("register_connector", {"catalog": "lake", "format": lake.format, "uri": lake.uri, "replace": True})
-        client.act("discover", {"catalog": "lake"})
-        columns = client.get({"table": "information_schema.columns"}).to_pylist()
-        targets = [(c["table_name"], {"kind": "COLUMN", "column_id": c["column_id"]}) for c in columns]
-        requests = [{"table": f"lake.default.{table}", "target": target} | kinds for table, target in targets]
-        requests += [{"table": f"lake.default.{table}", "target": {"kind": "TABLE"}} for table in tables]
-        own = server.process.pid
-        workers = map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split())
-        with timed(own, *workers) as taken:
-            assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
-            captured = taken()
+        captured = capture(server, client, lake, tables, histograms)
         connector, answers = open_connector(lake), Connection(server.uri, None)
-        with timed(own, os.getpid(), *([jvm(spark())] if spark else [])) as taken:
+        with timed(server.process.pid, os.getpid(), *([jvm(spark())] if spark else [])) as taken:
             for row in client.get({"table": "sys.tables"}).to_pylist():
                 table = row["table_name"]
                 name = {"catalog": "lake", "schema": "default", "name": table, "full_name": table}
@@ -268,6 +256,23 @@ def capture_and_publish(
             published = taken()
         answers.close()
     return captured, published
+
+
+def capture(server: LiveServer, client: Client, lake: ConnectorConfig, tables: Any, histograms: bool) -> Seconds:
+    """The time to capture all columns of tables, as rows of the catalog `lake`."""
+    kinds = {} if histograms else {"kinds": ["ROW_COUNT", "NULL_COUNT", "NDV", "MIN_MAX", "WIDTH"]}  # those of ANALYZE
+    client.timeout = 3600.0
+    client.act("register_connector", {"catalog": "lake", "format": lake.format, "uri": lake.uri, "replace": True})
+    client.act("discover", {"catalog": "lake"})
+    columns = client.get({"table": "information_schema.columns"}).to_pylist()
+    targets = [(c["table_name"], {"kind": "COLUMN", "column_id": c["column_id"]}) for c in columns]
+    requests = [{"table": f"lake.default.{table}", "target": target} | kinds for table, target in targets]
+    requests += [{"table": f"lake.default.{table}", "target": {"kind": "TABLE"}} for table in tables]
+    own = server.process.pid
+    workers = map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split())
+    with timed(own, *workers) as taken:
+        assert {o["outcome"] for o in client.act("capture", {"requests": requests})} == {"CAPTURED"}
+        return taken()
 
 
 def analyze(session: Any, lake: Path, tables: Any, histograms: bool) -> Seconds:

@@ -2,13 +2,14 @@
 
 The tables of TPC-H or TPC-DS as Delta or Iceberg tables, or as Parquet tables in a Hive metastore, written without
 Trino, three times: with the statistics of their writer alone; with those of `publish`; with those of Trino's own
-ANALYZE. Each query runs on all three in turns, in the other order every other time. The least processor time counts,
+ANALYZE. Of Iceberg tables by our REST catalog ("door") nothing is written: Trino reads the same files without and with
+statistics. Each query runs on all three in turns, in the other order every other time. The least processor time counts,
 which depends less on other load than run times do. Rows of operators are those that EXPLAIN ANALYZE estimates and
 counts; the plan is that of EXPLAIN without numbers.
 
 `python -m pytest tests/benchmarks/bench_trino.py -m benchmark -s`; needs mvn and Java 24. STATFLIGHT_BENCH_SUITE is
-tpch or tpcds, STATFLIGHT_BENCH_SCALE makes it smaller (default 1), STATFLIGHT_BENCH_FORMAT is delta, iceberg or hive,
-STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of the queries, STATFLIGHT_BENCH_DIR keeps the tables and measurements,
+tpch or tpcds, STATFLIGHT_BENCH_SCALE makes it smaller (default 1), STATFLIGHT_BENCH_FORMAT is delta, iceberg, hive or
+door, STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of the queries, STATFLIGHT_BENCH_DIR keeps the tables and measurements,
 STATFLIGHT_TRINO the unpacked server.
 """
 
@@ -36,14 +37,17 @@ from sqlglot import exp
 from capture.connectors.spi import ConnectorConfig
 from tests.benchmarks.bench_plans import (
     CHOSEN,
+    INLINE,
     RUNS,
     SCALE,
+    capture,
     capture_and_publish,
     lake_of,
     median_text,
     tpch_files,
 )
 from tests.benchmarks.tpch_queries import QUERIES
+from tests.flight_server.live_server import serving
 from tests.interop import duckdb_peer, metastore_server
 from tests.interop.trino_server import Trino, running
 
@@ -53,6 +57,7 @@ SUITE = os.environ.get("STATFLIGHT_BENCH_SUITE", "tpch")
 FORMAT = os.environ.get("STATFLIGHT_BENCH_FORMAT", "delta")
 HOMES = {"delta": "trino", "iceberg": "iceberg", "hive": "hive"}
 SIDES = ("without", "published", "analyzed")
+DOOR = "lake.default"  # the schema that the catalog `door` has the tables in
 HIVE_TYPES = {
     pa.string_view(): "varchar",
     pa.string(): "varchar",
@@ -150,31 +155,54 @@ def lake(suite: Suite, folder: Path) -> Iterator[Trino]:
         folder: Directory of what is made of them, for one format.
     """
     with ExitStack() as stack:
-        uri = None
+        uri, catalogs, sides = None, [FORMAT], list(SIDES)
         if FORMAT == "hive":
             uri = stack.enter_context(metastore_server.running(folder / "metastore"))
+        elif FORMAT == "door":
+            if not (folder / "written").exists():
+                write_sides(suite, folder / "written")
+            uri = stack.enter_context(door(suite, folder))
+            catalogs, sides = ["iceberg", "door"], [SIDES[0], SIDES[2]]
         elif not (folder / "written").exists():
             write_sides(suite, folder / "written")
             publish_side(suite, folder, lake_of(folder / "written" / SIDES[1], FORMAT), {})
-        trino = stack.enter_context(running(folder / "server", 4, (FORMAT,), uri))
-        for side in SIDES:
-            trino.query(f"CREATE SCHEMA IF NOT EXISTS {FORMAT}.{side}")
+        trino = stack.enter_context(running(folder / "server", 4, catalogs, uri))
+        for side in sides:
+            trino.query(f"CREATE SCHEMA IF NOT EXISTS {catalogs[0]}.{side}")
             for table in suite.tables:
-                if uri is None:
-                    location = (folder / "written" / side / table).as_uri()
-                    trino.query(f"CALL {FORMAT}.system.unregister_table('{side}', '{table}')", ignoring="not found")
-                    trino.query(f"CALL {FORMAT}.system.register_table('{side}', '{table}', '{location}')")
+                if FORMAT != "hive":
+                    location, call = (folder / "written" / side / table).as_uri(), f"CALL {catalogs[0]}.system"
+                    trino.query(f"{call}.unregister_table('{side}', '{table}')", ignoring="not found")
+                    trino.query(f"{call}.register_table('{side}', '{table}', '{location}')")
                 else:
                     schema = pq.ParquetDataset(suite.parquet / table).schema
                     columns = ", ".join(f"{field.name} {hive_type(field.type)}" for field in schema)
                     external = f"external_location = '{(suite.parquet / table).as_uri()}', format = 'PARQUET'"
                     trino.query(f"CREATE TABLE hive.{side}.{table} ({columns}) WITH ({external})")
-        if uri is not None:
+        if FORMAT == "hive":
+            assert uri is not None
             publish_side(suite, folder, lake_of(suite.parquet), {"uri": uri, "database": SIDES[1]})
         started = time.monotonic()
-        answers = [trino.query(f"ANALYZE {FORMAT}.analyzed.{table}") for table in suite.tables]
+        answers = [trino.query(f"ANALYZE {place_of(SIDES[2])}.{table}") for table in suite.tables]
         print(f"ANALYZE: {time.monotonic() - started:.1f} s (processors {sum(a.cpu for a in answers):.1f} s)")
         yield trino
+
+
+@contextmanager
+def door(suite: Suite, folder: Path) -> Iterator[str]:
+    """The address of our Iceberg REST catalog, of the tables of the side without statistics, captured."""
+    with serving(folder, "--workers", 1, "--http-port", 0, env=INLINE) as server, server.connect() as client:
+        (pages,) = re.findall(r"pages on (http://[^/]+/)", server.log.read_text())[-1:]
+        taken = capture(server, client, lake_of(folder / "written" / SIDES[0], "iceberg"), suite.tables, False)
+        print(f"\n{SUITE}, door, scale {SCALE}: capture {taken}")
+        yield f"{pages}iceberg"
+
+
+def place_of(side: str) -> str:
+    """Catalog and schema of the tables of a side."""
+    if FORMAT == "door":
+        return f"door.{DOOR}" if side == SIDES[1] else f"iceberg.{side}"
+    return f"{FORMAT}.{side}"
 
 
 def hive_type(type: pa.DataType) -> str:
@@ -192,7 +220,7 @@ def write_sides(suite: Suite, written: Path) -> None:
         if FORMAT == "delta":
             write_deltalake(written / SIDES[0] / table, plain, target_file_size=32 << 20)
             continue
-        for side in SIDES:  # their metadata has absolute paths
+        for side in SIDES if FORMAT == "iceberg" else (SIDES[0], SIDES[2]):  # their metadata has absolute paths
             (written / side).mkdir(parents=True, exist_ok=True)
             place = written / side / table
             catalog = SqlCatalog("c", uri=f"sqlite:///{written}/{side}.db", warehouse=str(written / side))
@@ -213,12 +241,12 @@ def measure(trino: Trino, sql: str) -> dict[str, Any]:
     """By side: the plan, the rows of its joins and filters, and the least costs of the runs."""
     found: dict[str, Any] = {}
     for side in SIDES:
-        plan = trino.text(f"EXPLAIN (TYPE LOGICAL) {sql}", f"{FORMAT}.{side}")
-        analyzed = trino.text(f"EXPLAIN ANALYZE {sql}", f"{FORMAT}.{side}")
+        plan = trino.text(f"EXPLAIN (TYPE LOGICAL) {sql}", place_of(side))
+        analyzed = trino.text(f"EXPLAIN ANALYZE {sql}", place_of(side))
         found[side] = {"plan": plan_of(plan), "joins": joins_of(plan), "rows": rows_of(analyzed)}
     for number in range(RUNS):
         for side in SIDES[:: -1 if number % 2 else 1]:
-            answer = trino.query(sql, f"{FORMAT}.{side}")
+            answer = trino.query(sql, place_of(side))
             costs = {"cpu": answer.cpu, "wall": answer.wall, "peak": answer.peak}
             best = found[side].setdefault("best", costs)
             found[side]["best"] = {name: min(best[name], cost) for name, cost in costs.items()}
@@ -232,7 +260,8 @@ def plan_of(text: str) -> str:
     """A plan without what differs from side to side though the operators are the same."""
     lines = [line for line in text.splitlines() if not re.search(r"Estimates:|Trino version|Layout:|Queued:", line)]
     plain = re.sub(r"_\d+\b|schemaName\w*|\$data@\d+|dynamicFilter\w* = \{[^}]*\}|df_\d+", "", "\n".join(lines))
-    return re.sub(rf"{FORMAT}:|\b({'|'.join(SIDES)})\b[.:]?", "", plain)
+    names = "|".join([*SIDES, re.escape(DOOR)])
+    return re.sub(rf"\b(delta|iceberg|hive|door):|\b({names})\b[.:]?", "", plain)
 
 
 def joins_of(text: str) -> list[str]:
@@ -241,7 +270,7 @@ def joins_of(text: str) -> list[str]:
     for line in text.splitlines():
         if found := re.search(r"(\w*Join)\[.*?(?:distribution = (\w+))?\]", line):
             shown.append(f"{found[1]} {found[2] or ''}".strip())
-        elif found := re.search(r"table = \w+:\w+[.:](\w+)", line):
+        elif found := re.search(r"table = \w+:(?:\w+[.:])+(\w+)", line):
             shown.append(found[1])
     return shown
 
