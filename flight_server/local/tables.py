@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from capture.compute.uniqueness import is_unique
 from capture.connectors import open_connector
+from capture.connectors.footers.kept import keeping
 from capture.connectors.found import Found, only_table, table_at
 from capture.connectors.spi import CONTAINERS, Connector, ConnectorConfig
 from capture.engines import default_engines
@@ -21,6 +22,7 @@ from flight_server.core.app import App
 from flight_server.core.config import Settings
 from flight_server.core.views import snapshot_words
 from flight_server.local.client import LocalClient
+from flight_server.local.footers import StoredFooters
 from flight_server.process.parts import parts
 from store.duckdb.database import Database
 from store.duckdb.opening import MEMORY
@@ -55,7 +57,8 @@ class LocalTables:
     """The tables of some paths, in a database of this process.
 
     Args:
-        db: Database file in which what is captured stays; None for one in memory.
+        db: Database file in which what is captured stays, with the footers of the files that were read; None for one
+            in memory.
         progress: Called with a line about what is captured.
     """
 
@@ -66,12 +69,16 @@ class LocalTables:
         )
         engines = default_engines(engine=Engine.LOCAL)
         self._local = LocalStore(self.app.store, engines)
+        self._kept = ExitStack()
+        if db is not None:
+            self._kept.enter_context(keeping(StoredFooters(self.app.database)))
         self._progress = progress
         self._tables: dict[str, _Table] = {}
         self.client = LocalClient(self.app, self._unique)
 
     def close(self) -> None:
         """Closes the connectors and the database."""
+        self._kept.close()
         for table in self._tables.values():
             table.connector.close()
         self.client.close()

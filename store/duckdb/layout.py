@@ -91,6 +91,7 @@ CREATE TABLE checks (table_key BIGINT, snapshot_id BIGINT, column_name VARCHAR, 
     level VARCHAR, state VARCHAR, value DOUBLE, detail VARCHAR, checked_at TIMESTAMPTZ, changed_at TIMESTAMPTZ);
 CREATE TABLE publications (table_key BIGINT, home VARCHAR, snapshot_id BIGINT, state VARCHAR, location VARCHAR,
     columns VARCHAR[], published_at TIMESTAMPTZ, detail VARCHAR, made_snapshot_id BIGINT);
+CREATE TABLE footers (path VARCHAR, size_bytes BIGINT, modified BIGINT, footer BLOB, kept_at TIMESTAMPTZ);
 CREATE TABLE idempotency (key VARCHAR, content_hash VARCHAR, answer VARCHAR, stored_at TIMESTAMPTZ);
 CREATE TABLE jobs (job_id VARCHAR, state VARCHAR, table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR,
     table_name VARCHAR, snapshot VARCHAR, mode VARCHAR, targets VARCHAR, request VARCHAR, dedupe VARCHAR,

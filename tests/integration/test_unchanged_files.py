@@ -57,9 +57,9 @@ def watch(monkeypatch) -> Watch:
         counts.put[flight] += rows.num_rows
         put(self, flight, rows, **more)
 
-    def reading(place):
+    def reading(place, kept=None):
         counts.opened["footer"] += 1
-        return read_footer(place)
+        return read_footer(place, kept)
 
     monkeypatch.setattr(LakeIO, "new_input_here", opening)
     monkeypatch.setattr(DraftSink, "put", putting)

@@ -49,11 +49,17 @@ def read_metadata(file: pa.NativeFile) -> ParquetMetadata:
         ValueError: The footer is encrypted, damaged, or not there.
         pa.ArrowException: pyarrow cannot read it.
     """
+    footer = read_bytes(file)
+    return ParquetMetadata(parsed(footer), encrypted_columns(footer), footer)
+
+
+def read_bytes(file: pa.NativeFile) -> bytes:
+    """The Thrift bytes of the footer of a Parquet file; errors as of `read_metadata`."""
     footer = footer_bytes(file)
     if footer is None:
         pq.read_metadata(file)  # usually raises a more specific error
         raise ValueError("its footer is not where it should be")
-    return ParquetMetadata(parsed(footer), encrypted_columns(footer), footer)
+    return footer
 
 
 def footer_bytes(file: pa.NativeFile) -> bytes | None:
@@ -79,5 +85,14 @@ def parsed(footer: bytes) -> pq.FileMetaData:
     Raises:
         pa.ArrowException: They are damaged.
     """
-    tail = b"".join((_MAGIC, footer, len(footer).to_bytes(4, "little"), _MAGIC))
-    return pq.read_metadata(pa.BufferReader(tail))
+    return pq.read_metadata(_as_file(footer))
+
+
+def schema_in(footer: bytes) -> pa.Schema:
+    """The Arrow schema that readers of a file with this footer see; errors as of `parsed`."""
+    return pq.read_schema(_as_file(footer))
+
+
+def _as_file(footer: bytes) -> pa.BufferReader:
+    """A file of a footer alone."""
+    return pa.BufferReader(b"".join((_MAGIC, footer, len(footer).to_bytes(4, "little"), _MAGIC)))

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from capture.connectors.comments import comments_in
 from capture.connectors.footers.leaf_types import Bound, FooterLeaf, bound, leaves_of, writer_of
-from capture.connectors.footers.metadata import footer_bytes
+from capture.connectors.footers.metadata import parsed, read_bytes
 from capture.connectors.footers.thrift import Chunk, Chunks, Kind, read_chunks
 from capture.connectors.storage.places import Place, Unreadable, read_each
 from store.duckdb.lru import LruCache
@@ -56,6 +56,7 @@ class Footer:
     positions: Mapping[str, int] = field(repr=False)  # key → index in `leaves`
     ids: Mapping[int, int] = field(repr=False)  # field id → index in `leaves`, of a scalar one if several have it
     comments: Mapping[str, str] = field(default_factory=dict, repr=False)  # key → comment of the column, by Spark
+    data: bytes = field(default=b"", repr=False)  # the Thrift bytes it was made from
 
     def leaf(self, key: str) -> FooterLeaf | None:
         """The column with a key; None if the file does not have it."""
@@ -75,8 +76,11 @@ class Footer:
 # Reading.
 
 
-def read_footer(place: Place) -> Footer:
+def read_footer(place: Place, kept: bytes | None = None) -> Footer:
     """Reads the footer of one file.
+
+    Args:
+        kept: Its bytes, if they are known; the file is not opened then.
 
     Raises:
         Unreadable: The file is not Parquet, or its footer is corrupt; has the file name and the reason.
@@ -84,14 +88,9 @@ def read_footer(place: Place) -> Footer:
     """
     name = place.stem
     try:
-        with place.open() as file:
-            data = footer_bytes(file)
-            chunks = None if data is None else read_chunks(data)
-            shared = None if chunks is None else _file_kinds.get(chunks.kind)
-            if data is None or chunks is None or shared is None:
-                shared = _file_kind(pq.read_metadata(file))
-        if data is None or chunks is None:  # usually pyarrow raised a more specific error above
-            raise ValueError("its footer is not where it should be")
+        data = _bytes_of(place) if kept is None else kept
+        chunks = read_chunks(data)
+        shared = _file_kinds.get(chunks.kind) or _file_kind(parsed(data))
         _check(chunks, shared.physical)
     except FileNotFoundError:
         raise Unreadable(f'file "{name}" is gone', hint="discover the table again") from None
@@ -109,7 +108,13 @@ def read_footer(place: Place) -> Footer:
         shared.positions,
         shared.ids,
         comments_in(chunks.spark_schema),
+        data,
     )
+
+
+def _bytes_of(place: Place) -> bytes:
+    with place.open() as file:
+        return read_bytes(file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +164,13 @@ def _refused(place: Place, name: str, error: Exception) -> UpstreamError:
     return UpstreamError(f'file "{name}" cannot be reached ({line})')
 
 
-def read_footers(places: Sequence[Place]) -> Iterator[Footer]:
-    """Reads the footers of files in order, concurrently if remote."""
-    return read_each(read_footer, places, is_local=not places or places[0].is_local)
+def read_footers(files: Sequence[tuple[Place, bytes | None]]) -> Iterator[Footer]:
+    """Reads the footers of files in order, concurrently if remote.
+
+    Args:
+        files: The place of each, and its footer's bytes if they are known.
+    """
+    return read_each(lambda file: read_footer(*file), files, is_local=not files or files[0][0].is_local)
 
 
 # Statistics.

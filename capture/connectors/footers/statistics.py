@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.file_columns import live_counts
+from capture.connectors.footers.kept import FooterKey, kept_footers
 from capture.connectors.footers.leaf_types import typed
 from capture.connectors.footers.reader import Footer, LeafStats, read_footers
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES
@@ -44,6 +45,11 @@ class ListedFile:
     def key(self) -> Key:
         """Path, size and mark; files with equal keys have equal footers."""
         return self.place.path, self.size_bytes, self.mark
+
+    @property
+    def kept_key(self) -> FooterKey:
+        """The same with the file's full name, for footers that outlive the process."""
+        return self.place.name, self.size_bytes, self.mark
 
 
 class FooterCache:
@@ -109,13 +115,27 @@ class FooterCache:
         return [footers.get(position) for position in range(len(lacking))]
 
     def _read(self, files: Sequence[ListedFile]) -> Iterator[tuple[Key, Footer, FileStats]]:
-        for file, footer in zip(files, read_footers([file.place for file in files]), strict=True):
-            stats = footer.rolled_up()
-            footer.groups = []  # not needed any more, and large
-            key = ("footer", self._scope, file.key)
-            FILES.put(key, footer, 300 + 2 * len(file.place.path))
-            COLUMNS.put(key, stats, _STATS_BYTES * len(stats))
-            yield file.key, footer, stats
+        """Reads footers, of each file that has none among the kept ones; those are kept then, also if one fails."""
+        place = kept_footers()
+        kept = place.get([file.kept_key for file in files]) if files else {}
+        found: dict[FooterKey, bytes] = {}
+        read = read_footers([(file.place, kept.get(file.kept_key)) for file in files])
+        try:
+            for file, footer in zip(files, read, strict=True):
+                if file.kept_key not in kept:
+                    found[file.kept_key] = footer.data
+                yield self._cached(file, footer)
+        finally:
+            if found:
+                place.put(found)
+
+    def _cached(self, file: ListedFile, footer: Footer) -> tuple[Key, Footer, FileStats]:
+        stats = footer.rolled_up()
+        footer.groups, footer.data = [], b""  # not needed any more, and large
+        key = ("footer", self._scope, file.key)
+        FILES.put(key, footer, 300 + 2 * len(file.place.path))
+        COLUMNS.put(key, stats, _STATS_BYTES * len(stats))
+        return file.key, footer, stats
 
 
 def footer_facts(

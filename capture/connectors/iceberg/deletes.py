@@ -137,14 +137,20 @@ class DeleteIndex:
 
 
 def open_parquet(io: LakeIO, entry: Entry) -> pq.ParquetFile:
-    """Opens a data or delete file.
+    """Opens a data or delete file; errors as of `open_file`."""
+    return pq.ParquetFile(open_file(io, entry), pre_buffer=False)
+
+
+def open_file(io: LakeIO, entry: Entry) -> pa.NativeFile:
+    """Opens a data or delete file for reads at any position.
 
     Raises:
         Unreadable: The file is not a Parquet file.
     """
     if entry.format != "PARQUET":
         raise Unreadable(f"{entry.format} files cannot be read, only Parquet")
-    return pq.ParquetFile(io.new_input(entry.path).open(), pre_buffer=False)
+    file = io.new_input(entry.path).open()
+    return file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, "r")  # of a FileIO of others
 
 
 def _is_unpartitioned(spec: PartitionSpec) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, Final
 
@@ -15,9 +15,11 @@ from pyiceberg.manifest import ManifestFile
 
 from capture.connectors import column_values
 from capture.connectors.column_values import DeletedKeys
+from capture.connectors.footers.kept import footers_of
+from capture.connectors.footers.metadata import schema_in
 from capture.connectors.footers.statistics import FooterCache
 from capture.connectors.iceberg.catalogs import LoadedTable
-from capture.connectors.iceberg.deletes import DeleteIndex, open_parquet
+from capture.connectors.iceberg.deletes import DeleteIndex, open_file, open_parquet
 from capture.connectors.iceberg.manifests import Entry, Files, Manifests
 from capture.connectors.iceberg.schema import (
     FileLayout,
@@ -307,29 +309,36 @@ class SnapshotView:
 
     # Scan tasks.
 
+    def _blocks(self) -> Iterator[Files]:
+        """The live data files, in blocks."""
+        return chain.from_iterable(map(self._manifests.files, self._manifests.data))
+
     def _data(self) -> Iterator[Entry]:
-        for manifest in self._manifests.data:
-            for block in self._manifests.files(manifest):
-                yield from block.entries()
+        return chain.from_iterable(block.entries() for block in self._blocks())
 
     def tasks(self) -> Iterator[ScanTask]:
         """Yields one scan task per live data file, with the deletes that apply to it."""
         self._refuse_repeated()
-        for entry in self._data():
-            layout = self._layout(entry)
-            deleted = self._index.deleted_rows(entry)
-            yield ScanTask(
-                "parquet",
-                entry.location,
-                entry.location,
-                entry.rows - (0 if deleted is None else len(deleted)),
-                entry.size,
-                self._scan_columns(entry, layout, self._scanned),
-                _fingerprint(entry, deleted, self._index.equality(entry), self._widened, self._file_names),
-                self._io.storage(entry.location),
-                deleted,
-                self._equality_deletes(entry, layout),
-            )
+        for block in self._blocks():
+            entries = list(block.entries())
+            self._read_schemas(entries)
+            yield from map(self._task, entries)
+
+    def _task(self, entry: Entry) -> ScanTask:
+        layout = self._layout(entry)
+        deleted = self._index.deleted_rows(entry)
+        return ScanTask(
+            "parquet",
+            entry.location,
+            entry.location,
+            entry.rows - (0 if deleted is None else len(deleted)),
+            entry.size,
+            self._scan_columns(entry, layout, self._scanned),
+            _fingerprint(entry, deleted, self._index.equality(entry), self._widened, self._file_names),
+            self._io.storage(entry.location),
+            deleted,
+            self._equality_deletes(entry, layout),
+        )
 
     @cached_property
     def _widened(self) -> list[int]:
@@ -351,21 +360,32 @@ class SnapshotView:
         return tuple(deletes)
 
     def _layout(self, entry: Entry) -> FileLayout:
-        """Paths of the columns in a data file; schemas of files are cached, equal ones only once."""
-        key = ("schema", self._scope, entry.location, entry.size)
-        name: bytes | None = FILES.get(key)
-        schema: pa.Schema | None = None if name is None else FILES.get(("schema", name))
-        if name is None or schema is None:
-            with open_parquet(self._io, entry) as file:
-                schema = file.schema_arrow.remove_metadata()
-            name = hashlib.sha256(schema.serialize()).digest()
-            FILES.put(key, name, 200)
-            FILES.put(("schema", name), schema, 1000 * (1 + len(schema)))
+        """Paths of the columns in a data file."""
+        name, schema = self._schema_of(entry) or self._read_schemas([entry])[entry.location]
         if name not in self._layouts:
             if len(self._layouts) >= 64:
                 self._layouts.clear()
             self._layouts[name] = FileLayout.of(schema, self._metadata)
         return self._layouts[name]
+
+    def _schema_of(self, entry: Entry) -> tuple[bytes, pa.Schema] | None:
+        """The digest and schema of a data file, if they are cached; equal schemas are, once."""
+        name: bytes | None = FILES.get(("schema", self._scope, entry.location, entry.size))
+        schema: pa.Schema | None = None if name is None else FILES.get(("schema", name))
+        return None if name is None or schema is None else (name, schema)
+
+    def _read_schemas(self, entries: Sequence[Entry]) -> Mapping[str, tuple[bytes, pa.Schema]]:
+        """Reads and caches the schemas of the data files whose schema is not; returns them by location."""
+        missing = {(entry.location, entry.size, 0): entry for entry in entries if self._schema_of(entry) is None}
+        opened = {key: partial(open_file, self._io, entry) for key, entry in missing.items()}
+        found: dict[str, tuple[bytes, pa.Schema]] = {}
+        for (location, size, _), footer in footers_of(opened):
+            schema = schema_in(footer).remove_metadata()
+            name = hashlib.sha256(schema.serialize()).digest()
+            FILES.put(("schema", self._scope, location, size), name, 200)
+            FILES.put(("schema", name), schema, 1000 * (1 + len(schema)))
+            found[location] = name, schema
+        return found
 
     def _scan_columns(self, entry: Entry, layout: FileLayout, leaves: Sequence[IcebergLeaf]) -> tuple[ScanColumn, ...]:
         """Sources of columns: a path in the file, else the partition value, else the default, else null."""

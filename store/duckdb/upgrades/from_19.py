@@ -1,4 +1,4 @@
-"""From layout 19 to layout 20: bounds of writers that nobody knows no longer skip data.
+"""From layout 19 to layout 20: bounds of writers that nobody knows no longer skip data, and footers can be kept.
 
 Rows of layout 19 may be of a time when each bound from metadata was taken for right. Where the summary of a snapshot
 names a writer that was not known when layout 20 was released, that is set right here. Most rows do not tell who wrote
@@ -30,7 +30,8 @@ _UNCONFIRMED: Final = 0.5  # `confidence_level` of a row by whose bounds no data
 
 def upgrade(connection: duckdb.DuckDBPyConnection) -> None:
     """Lowers the confidence of bounds from metadata, of files and of whole tables, from the first snapshot on whose
-    summary names a writer that is not known. Nothing moves elsewhere."""
+    summary names a writer that is not known. Nothing moves elsewhere. The table of footers begins empty."""
+    connection.execute(_FOOTERS)
     named = connection.execute(
         "SELECT table_key, ordinal, summary FROM snapshots WHERE summary LIKE '%\"engineInfo\"%'"
         " OR summary LIKE '%\"iceberg-version\"%' OR summary LIKE '%\"engine-name\"%'"
@@ -52,6 +53,10 @@ def upgrade(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(_lowering_sql("stats_file_columns", is_listing, _LISTINGS))
     connection.execute("DROP TABLE doubted")
 
+
+_FOOTERS: Final = (
+    "CREATE TABLE footers (path VARCHAR, size_bytes BIGINT, modified BIGINT, footer BLOB, kept_at TIMESTAMPTZ)"
+)
 
 _LISTINGS: Final = (
     "(SELECT f.table_key, f.family, f.pos, s.ordinal FROM file_snapshots f"
