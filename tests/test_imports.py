@@ -230,6 +230,7 @@ NAMES_FORMATS = (
     "capture/publishers/",
     "flight_server/faces/present/demo.py",  # makes a lake of each format
     "flight_server/faces/present/doctor.py",  # names the libraries of each
+    "flight_server/faces/present/reader_code.py",  # writes calls of the engines' own readers
 )
 
 

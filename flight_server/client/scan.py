@@ -73,6 +73,39 @@ class Scan:
         counts = self.summary["files"]
         return f"<Scan of {self._table}: {counts['kept']} of {counts['all']} files>"
 
+    @property
+    def table(self) -> str:
+        """Full name of the table."""
+        return self._table
+
+    @property
+    def format(self) -> str:
+        """Format of the table, such as `delta`."""
+        return str(self._about["format"])
+
+    @property
+    def snapshot_id(self) -> int:
+        """The snapshot that the files are of."""
+        return int(self._about["snapshot_id"])
+
+    @property
+    def columns(self) -> Sequence[Mapping[str, Any]]:
+        """The columns that are read: `id`, `path` and logical `type` of each."""
+        return list(self._about["columns"])
+
+    def refusal(self) -> str | None:
+        """Why a reader that finds columns by their names alone does not find the table's rows; None if it does.
+
+        Other than for `dataset`, no file is opened to see what its names mean.
+        """
+        try:
+            self._check(self._rows())
+        except ValueError as error:
+            return str(error)
+        if self._about["by_id"]:
+            return f'"{self._table}": columns of its files are found by ids, and may have had other names'
+        return None
+
     def dataset(self, filesystem: fs.FileSystem | None = None) -> ds.FileSystemDataset:
         """The files as a dataset, for pyarrow, DuckDB and DataFusion; filter it by the condition of the scan.
 
@@ -85,7 +118,7 @@ class Scan:
         Raises:
             ValueError: The rows cannot be read by the names of columns alone; the message says why.
         """
-        rows = self.files.select(["file_path", "file_format", "partition_data_json", "delete_files"]).to_pylist()
+        rows = self._rows()
         self._check(rows)
         opened, paths = _located([row["file_path"] for row in rows], filesystem)
         file_format = ds.ParquetFileFormat()
@@ -115,6 +148,9 @@ class Scan:
         import polars as pl
 
         return pl.scan_pyarrow_dataset(self.dataset(filesystem))
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return self.files.select(["file_path", "file_format", "partition_data_json", "delete_files"]).to_pylist()
 
     def _check(self, rows: Sequence[Mapping[str, Any]]) -> None:
         formats = {row["file_format"] for row in rows} - {"PARQUET", None}

@@ -3,13 +3,17 @@
 import os
 import re
 import sys
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 import flight_server
 from flight_server.client.spark_reader import StatflightDataSource
+from flight_server.faces.present import reader_code
+from flight_server.local.tables import LocalTables
 from tests.flight_server.live_server import serving
 
 pytestmark = pytest.mark.spark
@@ -84,6 +88,24 @@ def test_options_select_columns_and_snapshot(spark, uri):
     frame = load(spark, uri, columns="column_name, ndv", snapshot="current")
     assert frame.columns == ["column_name", "ndv"]
     assert frame.count() == TABLES * COLUMNS
+
+
+def test_pasted_code_finds_the_rows_that_a_scan_kept(spark, tmp_path):
+    rows = pa.table({"id": range(30), "day": [date(2024, 1, 1 + at % 3) for at in range(30)], "b c": ["it's"] * 30})
+    write_deltalake(tmp_path / "t", rows, partition_by=["day"])
+    where = "day = '2024-01-02' AND id > 20 AND \"b c\" = 'it''s'"
+    tables = LocalTables(None, lambda _: None)
+    try:
+        scan = tables.client.scan(tables.add(str(tmp_path / "t")), where=where)
+        text = reader_code.code(scan, reader_code.Reader.SPARK, reader_code.Wanted(where, ["id", "b c", "day"]))
+    finally:
+        tables.close()
+    scope = {"spark": spark}
+    exec(text, scope)
+    assert scan.summary["files"]["kept"] == 1
+    found = sorted(row.asDict()["id"] for row in scope["rows"].collect())
+    assert found == [id for id in range(21, 30) if id % 3 == 1]
+    assert scope["rows"].columns == ["id", "b c", "day"]
 
 
 def test_block_of_the_clients_page_runs(spark, tmp_path, monkeypatch):

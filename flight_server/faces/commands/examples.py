@@ -86,6 +86,7 @@ EXAMPLES: Final = {
     "scan": (
         "statflight scan orders --where 'amount > 100' --paths",
         "statflight scan orders --where 'id = 5' --max-bytes 1000000",
+        "statflight scan orders --where 'id = 5' --format duckdb",
     ),
     "estimate": (
         "statflight estimate lake.sales.orders --where \"region = 'north'\"",

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import pyarrow as pa
@@ -30,11 +32,26 @@ from flight_server.faces.commands.output import misuse, say, tell, warn
 from flight_server.faces.commands.parameters import argument, option
 from flight_server.faces.present import render, text
 from flight_server.faces.present.render import Format
+from store.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from flight_server.client.scan import Scan
+    from flight_server.client.stats_reader import StatsReader
 
 TOO_MANY_BYTES: Final = 3  # exit status
+
+
+class PlanFormat(StrEnum):
+    """How a plan is printed: as rows, as paths alone, or as code to paste into an engine."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    ARROW = "arrow"
+    PATHS = "paths"
+    DUCKDB = "duckdb"
+    POLARS = "polars"
+    SPARK = "spark"
 
 
 def scan(
@@ -47,23 +64,29 @@ def scan(
     paths: Annotated[bool, option("--paths", help="Print paths alone, one per line.")] = False,
     max_bytes: Annotated[int | None, option(min=0, help="Exit with 3 if there is more to read.")] = None,
     db: Keep = None,
-    format: Annotated[Format, option("--format", "-f", help="How rows are written.")] = Format.TABLE,
+    format: Annotated[
+        PlanFormat, option("--format", "-f", help="Rows, paths, or code that reads the files.")
+    ] = PlanFormat.TABLE,
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """List the files that a condition needs, without opening any."""
     targets, chosen, at = check_targets([table], paths=True), names_of(columns), snapshot_of(snapshot)
-    if paths and format is not Format.TABLE:
+    if paths and format is not PlanFormat.TABLE:
         misuse("--paths and --format do not go together")
+    shown = PlanFormat.PATHS if paths else format
     with reach(connection, targets, [at], db) as (client, (target,), failed):
         name = find_table(client, target)
         plan = client.scan(name, where=where, columns=chosen, snapshot=snapshot_at(client, name, at))
-    if paths:
+        code = _code(client, plan, shown, where, chosen)
+    if code is not None:
+        tell(code)
+    elif shown is PlanFormat.PATHS:
         for path in plan.files["file_path"].to_pylist():
             tell(path)
-    elif format is Format.TABLE:
+    elif shown is PlanFormat.TABLE:
         _write(plan)
     else:
-        render.write(plan.files, format)
+        render.write(plan.files, Format(shown))
     read = pc.coalesce(plan.files["bytes_to_read"], plan.files["size_bytes"])
     to_read = int(pc.sum(read.cast(pa.decimal128(38))).as_py() or 0)  # perhaps beyond 64 bits
     say(_totals(plan, to_read))
@@ -72,6 +95,25 @@ def scan(
         sys.exit(TOO_MANY_BYTES)
     if failed:
         sys.exit(1)
+
+
+def _code(
+    client: StatsReader, plan: Scan, format: PlanFormat, where: str | None, columns: Sequence[str] | None
+) -> str | None:
+    """Code that reads the plan's files, where the format is that of an engine.
+
+    Raises:
+        InvalidArgument: The engine cannot read the table.
+    """
+    from flight_server.faces.present.reader_code import NoReader, Reader, Wanted, code
+
+    if format.value not in [reader.value for reader in Reader]:
+        return None
+    (row,) = client.read_table("sys.tables", plan.table, ["location", "metadata_location"]).to_pylist()
+    try:
+        return code(plan, Reader(format), Wanted(where, columns, **row))
+    except NoReader as error:
+        raise InvalidArgument(str(error)) from None
 
 
 def estimate(
