@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
 
 try:
     import click
@@ -26,6 +28,9 @@ from flight_server.process.runtime import (
     report_crashes,
 )
 
+if TYPE_CHECKING:
+    from store.plugins import Plugins
+
 HELP = "Statistics about data: captured from lakes, kept in DuckDB, served as Arrow streams."
 _FLAGS = frozenset({"-q", "--quiet", "-v", "--verbose", "--paths", "--allow-stale", "--"})  # options without a value
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
@@ -40,7 +45,7 @@ class Entry(NamedTuple):
     computes: bool = False
 
 
-RUN, LAKE, READ, WATCH = "Run", "Lake", "Read", "Watch over"
+RUN, LAKE, READ, WATCH, OF_PARTS = "Run", "Lake", "Read", "Watch over", "Of parts"
 COMMANDS = {
     "demo": Entry(RUN, "running:demo", "Make a small lake, serve it, capture it, and show what comes out.", True),
     "serve": Entry(RUN, "running:serve", "Run the server and its capture worker.", True),
@@ -85,24 +90,37 @@ COMMANDS = {
     "check": Entry(WATCH, "checking:check", "Check rules against the statistics of tables.", True),
     "report": Entry(READ, "browsing:report", "Write pages about tables as files, for any browser.", True),
 }
+_OF_PARTS: Final[dict[str, str]] = {}
+
+
+@cache
+def _parts() -> Plugins:
+    """Commands of parts that can be taken away, and of other packages: functions as `parameters.of` takes them, whose
+    docstring begins with their help line. They may compute."""
+    from store.plugins import Plugins
+
+    return Plugins("statflight.commands", field="command", noun="command", built_in=_OF_PARTS)
 
 
 class Commands(click.Group):
     """The commands by name; a module is imported when one of its commands is called, so that help starts at once."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's own
-        return list(COMMANDS)
+        return [*COMMANDS, *_of_parts()]
 
     def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's own
         entry = COMMANDS.get(cmd_name)
-        if entry is None:
+        if entry is not None:
+            module, _, name = entry.function.partition(":")
+            function = getattr(import_module(f"flight_server.faces.commands.{module}"), name)
+            help = entry.help
+        elif cmd_name in _parts().known:
+            function = _of_part(cmd_name)
+            help = _help_of(function)
+        else:
             return None
-        module, _, name = entry.function.partition(":")
-        function = getattr(import_module(f"flight_server.faces.commands.{module}"), name)
-        # \b keeps the lines below it as they are
-        examples = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[cmd_name])
         call, given = parameters.of(function)
-        return click.Command(cmd_name, _CONTEXT, call, [*given, *_of_all()], entry.help, examples)
+        return click.Command(cmd_name, _CONTEXT, call, [*given, *_of_all()], help, _examples(cmd_name))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args[0] in COMMANDS and not COMMANDS[args[0]].computes and not _names_path(args[1:]):
@@ -114,10 +132,48 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's own
-        for panel in (RUN, LAKE, READ, WATCH):
-            rows = [(name, entry.help) for name, entry in COMMANDS.items() if entry.panel == panel]
+        panels = {panel: list[tuple[str, str]]() for panel in (RUN, LAKE, READ, WATCH)}
+        for name, entry in COMMANDS.items():
+            panels[entry.panel].append((name, entry.help))
+        if of_parts := _of_parts():
+            panels[OF_PARTS] = list(of_parts.items())
+        for panel, rows in panels.items():
             with formatter.section(panel):
                 formatter.write_dl(rows)
+
+
+def _of_part(name: str) -> Callable[..., Any]:
+    """The function of a command of a part.
+
+    Raises:
+        CommandError: It cannot be loaded.
+    """
+    from store.model.errors import InvalidArgument
+
+    try:
+        function: Callable[..., Any] = _parts().load(name)
+    except InvalidArgument as missing:
+        raise output.CommandError(str(missing)) from None
+    return function
+
+
+def _of_parts() -> dict[str, str]:
+    """The help lines of the commands of parts, by name; without those that cannot be loaded."""
+    found = {}
+    for name in _parts().known:
+        with suppress(output.CommandError):
+            found[name] = _help_of(_of_part(name))
+    return found
+
+
+def _help_of(function: Callable[..., Any]) -> str:
+    return (function.__doc__ or "").partition("\n")[0]
+
+
+def _examples(name: str) -> str:
+    """The end of a command's help."""
+    lines = EXAMPLES.get(name, ())
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""  # \b: lines stay as they are
 
 
 def _names_path(arguments: list[str]) -> bool:
@@ -161,7 +217,7 @@ app = Commands(
     help=HELP,
     context_settings=_CONTEXT,
     no_args_is_help=True,
-    commands=cast(Any, dict.fromkeys(COMMANDS)),  # their names are suggested for a misspelt one
+    commands=cast(Any, dict.fromkeys([*COMMANDS, *_OF_PARTS])),  # their names are suggested for a misspelt one
     params=[*_of_all(), _flag(["--version"], _print_version, "Print the version.")],
 )
 

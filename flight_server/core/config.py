@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hints
 
 from flight_server.core.alarm_address import alarm_address
 from store.model.errors import InvalidArgument, InvalidField, Words, nearest
@@ -25,6 +25,20 @@ DEFAULT_FILE: Final = Path("statflight.toml")
 PREFIX: Final = "STATFLIGHT_"
 CHILD_VARIABLE: Final = "STATFLIGHT_CHILD"  # passes arguments to the server's own workers, hidden from the process list
 DEFAULT_PORT: Final = 8815
+
+
+class Setting(NamedTuple):
+    """A setting that a part of the server declares.
+
+    Attributes:
+        read: Makes its value of a TOML value or a text; ValueError says what was expected.
+        default: Its value where it is not given.
+        meaning: What it is, for the documentation.
+    """
+
+    read: Callable[[Any], Any]
+    default: Any
+    meaning: str
 
 
 class ZonedTimestamps(StrEnum):
@@ -54,7 +68,8 @@ def _path(value: Any) -> Path:
     return value.expanduser() if isinstance(value, Path) else Path(_text(value)).expanduser()
 
 
-def _truth(value: Any) -> bool:
+def truth(value: Any) -> bool:
+    """Reads a boolean."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -233,6 +248,7 @@ class Settings:
         replica_keep: Seconds for which generations of a replica stay restorable.
         server: Address that clients and workers connect to.
         token: Bearer token of clients and workers.
+        of_parts: Values of the settings that parts declare, by name (`process.settings`).
     """
 
     store: Annotated[str, _text] = "duckdb"
@@ -245,7 +261,7 @@ class Settings:
     tls_key: Annotated[Path | None, _path] = None
     tls_client_ca: Annotated[Path | None, _path] = None
     auth: Annotated[Path | None, _path] = None
-    insecure: Annotated[bool, _truth] = False
+    insecure: Annotated[bool, truth] = False
     metrics_port: Annotated[int | None, _whole(0, 65_535)] = None
     health_port: Annotated[int | None, _whole(0, 65_535)] = None
     log_level: Annotated[str, _word("debug", "info", "warning", "error")] = "info"
@@ -253,10 +269,10 @@ class Settings:
     watch_seconds: Annotated[float, _seconds_or_never] = 60.0
     http_port: Annotated[int | None, _whole(0, 65_535)] = None
     lease_seconds: Annotated[float, _seconds] = 120.0
-    sync_enabled: Annotated[bool, _truth] = True
+    sync_enabled: Annotated[bool, truth] = True
     sync_budget_ms: Annotated[int, _whole(1, 3_600_000)] = 1000
     max_sync_budget_ms: Annotated[int, _whole(1, 3_600_000)] = 10_000
-    require_registered_tables: Annotated[bool, _truth] = False
+    require_registered_tables: Annotated[bool, truth] = False
     timestamp_no_tz_policy: Annotated[ZonedTimestamps, _policy] = ZonedTimestamps.REFUSE
     session_timezone: Annotated[str, _zone] = "UTC"
     engine: Annotated[str | None, _word("auto", "spark", "local")] = None
@@ -283,13 +299,14 @@ class Settings:
     durability: Annotated[str, _word("local", "replicated")] = "local"
     follow: Annotated[str | None, _text] = None
     followers: Annotated[str | None, _flight_addresses] = None
-    standby: Annotated[bool, _truth] = False
+    standby: Annotated[bool, truth] = False
     writer_lease_seconds: Annotated[float, _seconds] = 10.0
     keep_sketches: Annotated[int, _whole(0)] = 100
     keep_sketch_days: Annotated[int, _whole(0, 36_500)] = 90
     replica_keep: Annotated[float, _seconds] = 7 * 86_400.0
     server: Annotated[str, _text] = f"grpc://127.0.0.1:{DEFAULT_PORT}"
     token: Annotated[str | None, _text] = field(default=None, repr=False)
+    of_parts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def zone_policy(self) -> ZonePolicy:
@@ -358,8 +375,11 @@ class Settings:
 
 
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
-    name: hint.__metadata__[0] for name, hint in get_type_hints(Settings, include_extras=True).items()
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Settings, include_extras=True).items()
+    if name != "of_parts"
 }
+_NONE_DECLARED: Final[Mapping[str, Setting]] = {}
 _SECRETS: Final = frozenset({"token", "webhook", "webhook_secret"})
 _GONE: Final = {"hot_bytes": "cache_bytes"}
 """Settings that older files and environments may have, and what to set instead."""
@@ -369,6 +389,7 @@ def load(
     config: Path | str | None = None,
     flags: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
+    declared: Mapping[str, Setting] = _NONE_DECLARED,
 ) -> Settings:
     """The settings of this process.
 
@@ -376,56 +397,72 @@ def load(
         config: The TOML file; None reads `./statflight.toml` if it exists.
         flags: Fields given on the command line; None means not given.
         environ: The environment; that of the process by default.
+        declared: Settings that parts declare, by name.
 
     Raises:
         InvalidArgument: An unknown key, a bad value, or a file that cannot be read.
     """
-    return Settings(**{name: value for name, (value, _) in _given(config, flags or {}, environ).items()})
+    given = {name: value for name, (value, _) in _given(config, flags or {}, environ, declared).items()}
+    of_parts = {name: given.pop(name, setting.default) for name, setting in declared.items()}
+    return Settings(**given, of_parts=of_parts)
 
 
-def effective(config: Path | str | None = None, environ: Mapping[str, str] | None = None) -> list[tuple[str, Any, str]]:
+def effective(
+    config: Path | str | None = None,
+    environ: Mapping[str, str] | None = None,
+    declared: Mapping[str, Setting] = _NONE_DECLARED,
+) -> list[tuple[str, Any, str]]:
     """Every setting with its value and its source: `default`, the file, or a variable; secrets are masked.
+
+    Args:
+        config, environ, declared: See `load`.
 
     Raises:
         InvalidArgument: See `load`.
     """
-    given = _given(config, {}, environ)
+    given = _given(config, {}, environ, declared)
     defaults = Settings()
+    values = {name: getattr(defaults, name) for name in _READERS}
+    values |= {name: setting.default for name, setting in declared.items()}
     rows = []
-    for name in _READERS:
-        value, source = given.get(name, (getattr(defaults, name), "default"))
+    for name, default in values.items():
+        value, source = given.get(name, (default, "default"))
         rows.append((name, "***" if name in _SECRETS and value is not None else value, source))
     return rows
 
 
 def _given(
-    config: Path | str | None, flags: Mapping[str, Any], environ: Mapping[str, str] | None
+    config: Path | str | None,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str] | None,
+    declared: Mapping[str, Setting],
 ) -> dict[str, tuple[Any, str]]:
     """The given settings, each from its strongest source, and the source's name."""
+    readers = {name: setting.read for name, setting in declared.items()} | _READERS
     values: dict[str, tuple[Any, str]] = {}
     for key, value in _toml(config).items():
         name = key.replace("-", "_")
         if name in _GONE:
             raise _gone(key, _GONE[name], f"{key} in the configuration file")
-        if name not in _READERS:
-            names = [name.replace("_", "-") for name in _READERS]
+        if name not in readers:
+            names = [name.replace("_", "-") for name in readers]
             hint = nearest(key.replace("_", "-"), names)
             raise InvalidArgument(f'the configuration file has an unknown key "{key}"', hint=hint)
-        values[name] = _read(name, value, f"{key} in the configuration file"), str(config or DEFAULT_FILE)
+        values[name] = _read(readers, name, value, f"{key} in the configuration file"), str(config or DEFAULT_FILE)
     variables = os.environ if environ is None else environ
     for name, instead in _GONE.items():
         if variables.get(variable := PREFIX + name.upper()):
             raise _gone(variable, PREFIX + instead.upper(), f"{variable} in the environment")
-    for name in _READERS:
+    for name in readers:
         variable = PREFIX + name.upper()
         if text := variables.get(variable, "").strip():
-            values[name] = _read(name, text, f"{variable} in the environment"), variable
+            values[name] = _read(readers, name, text, f"{variable} in the environment"), variable
     for name, value in flags.items():
-        if name not in _READERS:
-            raise InvalidArgument(f'no setting "{name}"', hint=nearest(name, list(_READERS)))
+        if name not in readers:
+            raise InvalidArgument(f'no setting "{name}"', hint=nearest(name, list(readers)))
         if value is not None:
             flag = f"--{name.replace('_', '-')}"
-            values[name] = _read(name, value, flag), flag
+            values[name] = _read(readers, name, value, flag), flag
     return values
 
 
@@ -434,9 +471,9 @@ def _gone(name: str, instead: str, where: str) -> InvalidArgument:
     return InvalidArgument(f"{where} does not exist any more: all caching is in memory now", hint=hint)
 
 
-def _read(name: str, value: Any, where: str) -> Any:
+def _read(readers: Mapping[str, Callable[[Any], Any]], name: str, value: Any, where: str) -> Any:
     try:
-        return _READERS[name](value)
+        return readers[name](value)
     except ValueError as error:
         shown = Words("another value") if name in _SECRETS else value
         raise InvalidField(name, "is not valid", expected=str(error), actual=shown, where=where) from None

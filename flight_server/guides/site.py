@@ -45,10 +45,11 @@ def commands() -> str:
     """The command line, as its help tells it."""
     import click
 
-    from flight_server.cli import COMMANDS, app
+    from flight_server.cli import app
 
-    parts = [f"# The command line\n\n```\n{app.get_help(click.Context(app, info_name='statflight'))}\n```\n"]
-    for name in COMMANDS:
+    whole = click.Context(app, info_name="statflight")
+    parts = [f"# The command line\n\n```\n{app.get_help(whole)}\n```\n"]
+    for name in app.list_commands(whole):
         command = app.get_command(None, name)
         assert command is not None
         context = click.Context(command, info_name=f"statflight {name}")
@@ -59,10 +60,14 @@ def commands() -> str:
 def settings() -> str:
     """Each setting with its default, its variable and its meaning."""
     from flight_server.core.config import Settings
+    from flight_server.process.settings import declared
 
     doc = inspect.getdoc(Settings) or ""
     meaning = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", doc, re.MULTILINE))
     defaults = vars(Settings())
+    del meaning["of_parts"]
+    for name, setting in declared().items():
+        meaning[name], defaults[name] = setting.meaning, setting.default
     rows = [
         (
             f"`{name}`",

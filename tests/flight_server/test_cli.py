@@ -20,6 +20,7 @@ from flight_server import cli
 from flight_server.faces.commands import common, output
 from flight_server.faces.commands.examples import EXAMPLES
 from store.duckdb.database import Database
+from store.plugins import Plugins
 from tests.flight_server.command_line import (
     KEY,
     NAME,
@@ -29,6 +30,8 @@ from tests.flight_server.command_line import (
     set_capture_outcome,
 )
 from tests.store.empty_store import empty_store
+
+NAMES = cli.app.list_commands(None)
 
 
 def test_query_sends_all_of_its_flags(server, run):
@@ -334,10 +337,11 @@ def test_no_command_imports_pandas_before_it_has_a_server():
     assert ended.stdout.split() == ["True", "False"]
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_command_has_help(run, name):
     status, out, _ = run(name, "--help")
-    assert status == 0 and cli.COMMANDS[name].help in " ".join(out.split()) and "--quiet" in out
+    assert status == 0 and "--quiet" in out
+    assert name not in cli.COMMANDS or cli.COMMANDS[name].help in " ".join(out.split())
 
 
 # What a command did, as JSON.
@@ -422,7 +426,7 @@ def test_ambiguous_or_unknown_short_name_lists_candidates(server, run, tables):
     assert run("show", "rs")[2] == "statflight: no table 'rs'; `statflight ls` lists 4\n"
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_examples_of_every_command_are_shown_and_can_be_read(run, name):
     out = run(name, "--help")[1]
     for line in EXAMPLES[name]:
@@ -496,3 +500,26 @@ def test_help_lists_the_commands_and_version_is_printed(run):
     words = "serve worker connect capture show query diff jobs report publish resolve discover expire doctor backup"
     assert status == 0 and all(word in out for word in words.split())
     assert run("--version")[1].strip()[0].isdigit()
+
+
+# Commands of parts and of other packages.
+
+
+def shout() -> None:
+    """Says it loudly."""
+    output.tell("LOUD")
+
+
+def test_commands_of_other_packages_are_there(run, monkeypatch):
+    own = Plugins("statflight.commands", "command", "command", {"shout": f"{__name__}:shout"})
+    monkeypatch.setattr(cli, "_parts", lambda: own)
+    assert run("shout")[:2] == (0, "LOUD\n")
+    assert "Of parts:\n  shout" in run("--help")[1] and "Says it loudly." in run("shout", "--help")[1]
+
+
+def test_command_of_a_part_that_was_left_out_says_so(run, monkeypatch):
+    gone = {"gone": "flight_server.faces.gone:command"}
+    monkeypatch.setattr(cli, "_parts", lambda: Plugins("statflight.commands", "command", "command", gone))
+    status, out, err = run("gone")
+    assert (status, out) == (1, "") and "not part of this build" in err
+    assert "gone" not in run("--help")[1]

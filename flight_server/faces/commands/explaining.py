@@ -29,9 +29,9 @@ def explain(
 ) -> None:
     """Plan a query without and with published statistics, side by side."""
     from capture.spark.session import Spark
-    from flight_server.core.config import load
+    from flight_server.process.settings import load
 
-    conf = load(flags={"spark": spark_conf or None}).spark
+    conf = load(None, {"spark": spark_conf or None}).spark
     if spark.startswith("sc://"):
         misuse("--spark: must be a classic master such as local[*]; Spark Connect shows no estimates")
     holder = Spark(spark, settings=conf)

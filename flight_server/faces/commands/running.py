@@ -97,7 +97,7 @@ def _lakes_at(paths: list[str]) -> list[PathLake]:
 
 def _settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
     """Loads and checks the settings; a bad one is a usage error, whatever its source."""
-    from flight_server.core.config import load
+    from flight_server.process.settings import load
     from store.model.errors import InvalidArgument
 
     try:

@@ -20,7 +20,7 @@ def config(
 ) -> None:
     """Print each setting of the server, its value, and whether a default, the file or the environment gives it."""
     from capture.connectors.secrets import mask
-    from flight_server.core.config import effective
+    from flight_server.process.settings import effective
     from store.model.errors import InvalidArgument
 
     try:

@@ -112,7 +112,11 @@ class Site:
                 Route("/icon.svg", self._icon),
                 Route("/metrics", probes),
                 Route("/health", probes),
-                *(Route(f"{path}/{{rest:path}}", served) for path, served in (mounts or {}).items()),
+                *(
+                    Route(f"{path}{below}", served)
+                    for path, served in (mounts or {}).items()
+                    for below in ("", "/{rest:path}")
+                ),
             ],
             exception_handlers={404: self._missing, 405: self._refused, Exception: self._broken},
         )

@@ -30,7 +30,7 @@ def test_defaults():
 
 
 def test_each_field_has_a_reader():
-    assert [field.name for field in fields(Settings)] == list(_READERS)
+    assert [field.name for field in fields(Settings)] == [*_READERS, "of_parts"]
 
 
 def test_flags_override_environment_and_environment_overrides_file():
