@@ -90,7 +90,8 @@ COMMANDS = {
     "check": Entry(WATCH, "checking:check", "Check rules against the statistics of tables.", True),
     "report": Entry(READ, "browsing:report", "Write pages about tables as files, for any browser.", True),
 }
-_OF_PARTS: Final[dict[str, str]] = {}
+_FACES: Final = output.__name__.removesuffix(".commands.output")
+_OF_PARTS: Final = {"mcp": f"{_FACES}.mcp.lines:mcp"}
 
 
 @cache

@@ -14,7 +14,7 @@ from flight_server.client import StatsClient
 from flight_server.client.conditions.exact_json import dumps
 from flight_server.core import actions
 from flight_server.core.app import App
-from flight_server.core.auth.principal import ANONYMOUS
+from flight_server.core.auth.principal import ANONYMOUS, Principal
 from flight_server.core.part import Asking
 from flight_server.core.reads.streams import Stream, never
 from flight_server.core.wire import status, tickets
@@ -28,12 +28,13 @@ class LocalClient(StatsClient):
 
     Args:
         unique: Reads a column of a table, as `Connection.unique` does.
+        principal: Whose permissions reads have; the caller has checked that it may read at all.
     """
 
-    def __init__(self, app: App, unique: Unique):
+    def __init__(self, app: App, unique: Unique, principal: Principal = ANONYMOUS):
         self.uri = "this process"
-        self._app, self._is_unique = app, unique
-        self._call = actions.Call(app, ANONYMOUS, str(uuid.uuid4()), never)
+        self._app, self._is_unique, self._principal = app, unique, principal
+        self._call = actions.Call(app, principal, str(uuid.uuid4()), never)
 
     def close(self) -> None:
         """Closes nothing: the parts of the app end with it."""
@@ -47,11 +48,11 @@ class LocalClient(StatsClient):
     def get(self, ticket: bytes | Mapping[str, Any], stream: bool = False) -> pa.Table | pa.RecordBatchReader:
         """Reads the rows of a ticket or a JSON command, as `Connection.get` does."""
         data = ticket if isinstance(ticket, bytes) else dumps(ticket).encode()
-        if (command := self._app.parts.find(data, Asking(ANONYMOUS, never, None, _no_capture))) is not None:
+        if (command := self._app.parts.find(data, Asking(self._principal, never, None, _no_capture))) is not None:
             _, schema, rows = command.get()
             return _given(schema, rows, stream)
         request = tickets.of_ticket(data)
-        return _given(request.schema, self._app.scanner.read(request, ANONYMOUS, never), stream)
+        return _given(request.schema, self._app.scanner.read(request, self._principal, never), stream)
 
     @overload
     def sql(self, statement: str, stream: Literal[False] = False) -> pa.Table: ...
@@ -61,7 +62,7 @@ class LocalClient(StatsClient):
 
     def sql(self, statement: str, stream: bool = False) -> pa.Table | pa.RecordBatchReader:
         """Runs a SELECT, as `Connection.sql` does."""
-        rows = self._app.parts.select(statement, ANONYMOUS)
+        rows = self._app.parts.select(statement, self._principal)
         return rows.to_reader() if stream else rows
 
     def unique(self, table: str, column_id: int, snapshot: str | int = "current") -> bool:

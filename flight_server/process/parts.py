@@ -29,6 +29,7 @@ PARTS: Final = Plugins(
         "publishing": f"{_HERE}.publishing.part:Publishing",
         "sql": f"{_HERE}.faces.sql.part:Sql",
         "iceberg_rest": f"{_HERE}.faces.iceberg_rest.part:IcebergRest",
+        "mcp": f"{_HERE}.faces.mcp.part:Mcp",
         "web": f"{_HERE}.faces.web.part:Web",  # the last: it serves what the others mount
     },
 )

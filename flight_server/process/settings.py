@@ -15,11 +15,12 @@ from flight_server.core.config import Setting, Settings
 from store.model.errors import InvalidArgument
 from store.plugins import Broken, Plugins
 
+_HERE: Final = __name__.removesuffix(".process.settings")
 SETTINGS: Final = Plugins(
     group="statflight.settings",
     field="setting",
     noun="setting",
-    built_in={},
+    built_in={"mcp_values": f"{_HERE}.faces.mcp.settings:VALUES"},
 )
 
 

@@ -98,6 +98,7 @@ LEFT_OUT = (
     "capture/publishers",
     "capture/spark",
     "flight_server/faces/iceberg_rest",
+    "flight_server/faces/mcp",
     "flight_server/faces/present",
     "flight_server/faces/sql",
     "flight_server/faces/web",

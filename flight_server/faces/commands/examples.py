@@ -100,5 +100,9 @@ EXAMPLES: Final = {
         "statflight check orders --rule learned --rule 'customer_id in customers.id'",
         "statflight check orders --suggest",
     ),
+    "mcp": (
+        "statflight mcp --server grpc+tls://stats.example.com:8815",
+        "statflight mcp --config agents.toml",
+    ),
     "report": ("statflight report orders -o orders.html", "statflight report 'lake.*' -o report"),
 }
