@@ -218,8 +218,8 @@ def test_server_is_put_together_of_few_rooms(graph):
         if name.startswith("flight_server.") and other.startswith("flight_server.") and room(name) != room(other)
     }
     assert len(ROOMS["flight_server"]) <= 12 and len(arrows) <= 28
-    assert len(graph["flight_server.core.app"]) <= 30
-    assert max(map(len, graph.values())) <= 30
+    assert len(graph["flight_server.core.app"]) <= 20
+    assert max(map(len, graph.values())) <= 24
 
 
 FORMATS = ("delta", "iceberg", "lance", "paimon")

@@ -5,37 +5,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from capture.orchestrator import Orchestrator
-from flight_server.core.auth.vault import Vault
 from flight_server.core.config import Settings
 from flight_server.core.control.access import Access
-from flight_server.core.control.auto_analyze import AutoAnalyze
-from flight_server.core.control.capture_commit import CaptureCommit
-from flight_server.core.control.capture_plane import Captures, ResolvePlane
+from flight_server.core.control.capturing import Capturing
 from flight_server.core.control.housekeeping import Background
-from flight_server.core.control.job_queue import JobQueue
-from flight_server.core.control.lakes import Lakes
 from flight_server.core.control.watch import Watch
 from flight_server.core.part import Part, Parts
 from flight_server.core.reads.computed import MaySee
 from flight_server.core.reads.computed import register as register_computed
-from flight_server.core.reads.prewarm import Prewarmer
-from flight_server.core.reads.records import RecordFinder
-from flight_server.core.reads.scanner import Scanner
-from flight_server.core.reads.slice_cache import SliceCache
-from flight_server.core.reads.streams import Streams
-from flight_server.core.reads.usage import Usage
+from flight_server.core.reads.reading import Reading
 from flight_server.core.transfer.exporting import Exports
 from flight_server.core.transfer.importing import Imports
 from store.catalog.catalog import Catalog
 from store.catalog.sketch_retention import SketchRetention, superseded, thin
 from store.duckdb.database import Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
-from store.queue.job_store import JobStore
 from store.role import Role
 from store.staged_listings import unstage_all
 from store.stats_store import DuckDBStatsStore
@@ -48,13 +35,6 @@ _THINNED_SECONDS = 3600.0  # between two looks for sketches of older snapshots
 def alone(path: Path) -> tuple[Database, Role]:
     """Opens a database without replicas."""
     return Database(path), Role()
-
-
-@lru_cache(1)
-def _own_engines() -> tuple[Mapping[str, Any], ...]:
-    from capture.engines import default_engines, described
-
-    return tuple(described(default_engines()))
 
 
 class App:
@@ -84,52 +64,31 @@ class App:
         )
         self.policy = settings.zone_policy
         self.access = Access(self.catalog)
-        self.vault = Vault(settings.db.with_name(settings.db.name + ".secrets"))
+        reading = Reading(settings, self.store, self.catalog)
+        self.streams, self.slices, self.scanner = reading.streams, reading.slices, reading.scanner
+        self.records, self.usage, self.prewarmer = reading.records, reading.usage, reading.prewarmer
 
-        self.streams = Streams(
-            settings.max_streams,
-            settings.stream_seconds,
-            settings.max_stream_bytes,
-            stall_seconds=settings.stream_stall_seconds,
+        capturing = Capturing(
+            settings,
+            self.store,
+            self.catalog,
+            reading,
+            check_writes=lambda: self.role.check_writes(),
+            on_captured=self._captured,
         )
-        self.slices = SliceCache(settings.cache_bytes)
-        self.scanner = Scanner(self.database, self.catalog, self.versions, self.slices, self.streams)
-        self.records = RecordFinder(self.store, self.catalog, self.slices, self.scanner)
-        self.usage = Usage(self.database, self.catalog)
-        self.prewarmer = Prewarmer(self.scanner, self.usage)
-
-        self.jobs = JobStore(self.database, self.catalog.by_key)
+        self.jobs, self.commit, self.queue = capturing.jobs, capturing.commit, capturing.queue
+        self.lakes, self.captures = capturing.lakes, capturing.captures
+        self.orchestrator, self.auto = capturing.orchestrator, capturing.auto
         if self.role.takes_writes:
             self.jobs.give_back(lost=True)
-        self.commit = CaptureCommit(self.jobs, self.store, self.catalog)
-        self.queue = JobQueue(self.jobs, self.commit, settings.lease_seconds)
-        self.queue.check_writes = lambda: self.role.check_writes()
-        self.lakes = Lakes(self.database, self.catalog, self.vault, self.queue)
-        self.captures = Captures(self.catalog, self.jobs, self.records, self.lakes, self.queue, self._engines)
-        self.queue.payloads_of = self.captures.payloads_of
-        self.orchestrator = Orchestrator(
-            ResolvePlane(self.captures), settings.sync_enabled, settings.sync_budget_ms, settings.max_sync_budget_ms
-        )
-        self.auto = AutoAnalyze(
-            self.database,
-            self.catalog,
-            self.jobs,
-            self.usage,
-            self.lakes,
-            self.captures,
-            settings.auto_analyze,
-            settings.auto_analyze_seconds,
-        )
-        self.lakes.on_discovered = self.auto.review
         self.watch = Watch(self.lakes, self.queue, self._connected, self._watch_interval)
         self.sketch_retention = SketchRetention(settings.keep_sketches, settings.keep_sketch_days)
-        self.commit.on_committed = self._captured
         may_see: MaySee = lambda *rule: any(part.may_see(*rule) for part in self.parts.values())  # noqa: E731
         self.exports = Exports(self.database, self.catalog, self.access, settings.stream_stall_seconds, may_see=may_see)
         self.imports = Imports(self.database, self.catalog, self.access)
         register_computed(
             self.scanner.queries,
-            engines=self._engines,
+            engines=capturing.engines,
             functions=lambda: [*functions(), *(action.row for action in self.parts.actions.values())],
             live_jobs=self.queue.rows,
             replication=lambda: self.role.row(),
@@ -201,7 +160,6 @@ class App:
             self.database.write(lambda connection: thin(connection, self.catalog, tables, keep))
 
     def _captured(self, table: TableEntry) -> None:
-        self.auto.captured(table)
         for part in self.parts.values():
             part.on_captured(table)
 
@@ -221,10 +179,6 @@ class App:
         self.database.close()
         for part in self.parts.values():
             part.close()
-
-    def _engines(self) -> Sequence[Mapping[str, Any]]:
-        """Rows of `sys.engines`: those of the connected workers, else those of this version."""
-        return self.queue.workers.engines() or _own_engines()
 
     def _connected(self) -> list[str]:
         rows = self.database.rows("SELECT catalog FROM connectors WHERE format <> ?", EXTERNAL)

@@ -47,14 +47,22 @@ class End(NamedTuple):
 class CaptureCommit:
     """Commits drafts.
 
-    Attributes:
+    Args:
         on_committed: Called with each table whose statistics have changed.
+
+    Attributes:
         counters: Counts for metrics.
     """
 
-    def __init__(self, jobs: JobStore, store: DuckDBStatsStore, catalog: Catalog):
-        self._jobs, self._store, self._catalog = jobs, store, catalog
-        self.on_committed: Callable[[TableEntry], None] = lambda _: None
+    def __init__(
+        self,
+        jobs: JobStore,
+        store: DuckDBStatsStore,
+        catalog: Catalog,
+        *,
+        on_committed: Callable[[TableEntry], None] = lambda _: None,
+    ):
+        self._jobs, self._store, self._catalog, self.on_committed = jobs, store, catalog, on_committed
         self.counters = CaptureCounters()
 
     def begin(self, jobs: Sequence[Job]) -> None:

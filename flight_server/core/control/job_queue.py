@@ -15,7 +15,7 @@ import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from flight_server.core.control.capture_commit import CaptureCommit, End
 from flight_server.core.control.workers import LANES, Workers, lanes_of
@@ -53,18 +53,25 @@ _POLL_SECONDS: Final = 0.25
 _TICK_SECONDS: Final = 0.05  # between checks whether the caller has left
 _REMEMBERED: Final = 4096  # tokens of ended leases
 
+PayloadsOf: TypeAlias = Callable[[Sequence[Job]], Sequence[Mapping[str, Any] | StatflightError]]
+
+
+def _own_payloads(jobs: Sequence[Job]) -> Sequence[Mapping[str, Any] | StatflightError]:
+    """What the jobs themselves say."""
+    return [job.request or {} for job in jobs]
+
 
 class JobQueue:
     """Waiting and leased jobs.
 
     Attributes:
         lock: Guards all state of the queue.
-        payloads_of: Makes the payloads of durable jobs, or returns the error of one that cannot be begun; its
-            `requests` are empty when nothing is left to do.
-        check_writes: Raises where this server takes no writes, and so has no use for results.
 
     Args:
         clock: Seconds, monotonic.
+        payloads_of: Makes the payloads of durable jobs, or returns the error of one that cannot be begun; its
+            `requests` are empty when nothing is left to do.
+        check_writes: Raises where this server takes no writes, and so has no use for results.
     """
 
     def __init__(
@@ -73,12 +80,12 @@ class JobQueue:
         commit: CaptureCommit,
         lease_seconds: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        payloads_of: PayloadsOf = _own_payloads,
+        check_writes: Callable[[], None] = lambda: None,
     ):
         self._store, self._commit, self.lease_seconds, self.clock = store, commit, lease_seconds, clock
-        self.payloads_of: Callable[[Sequence[Job]], Sequence[Mapping[str, Any] | StatflightError]] = lambda jobs: [
-            job.request or {} for job in jobs
-        ]
-        self.check_writes: Callable[[], None] = lambda: None
+        self.payloads_of, self.check_writes = payloads_of, check_writes
         self.lock = threading.RLock()
         self.workers = Workers(self.lock, clock)
         self._waiting: dict[str, deque[Job]] = {lane: deque() for lane in LANES}

@@ -43,13 +43,21 @@ IDLE_SECONDS: Final = 600.0  # without progress, until an inspection is abandone
 class Lakes:
     """The lakes of a server.
 
-    Attributes:
+    Args:
         on_discovered: Called after each discovery with the catalog and the tables found.
     """
 
-    def __init__(self, database: Database, catalog: Catalog, vault: Vault, queue: JobQueue):
+    def __init__(
+        self,
+        database: Database,
+        catalog: Catalog,
+        vault: Vault,
+        queue: JobQueue,
+        *,
+        on_discovered: Callable[[str, Sequence[TableEntry]], object] = lambda *_: None,
+    ):
         self._database, self._catalog, self._vault, self._queue = database, catalog, vault, queue
-        self.on_discovered: Callable[[str, Sequence[TableEntry]], object] = lambda *_: None
+        self._on_discovered = on_discovered
         self._beginnings = itertools.count(1)
         self._stored: dict[tuple[str, ...], int] = {}
         """(catalog,), or (catalog, schema, name) → beginning of the newest inspection whose findings are stored."""
@@ -363,7 +371,7 @@ class Lakes:
     def _discovered(self, catalog: str, found: Mapping[str, Any]) -> None:
         tables = (self._catalog.find((catalog, table["schema"], table["name"])) for table in found["tables"])
         try:
-            self.on_discovered(catalog, [table for table in tables if table is not None])
+            self._on_discovered(catalog, [table for table in tables if table is not None])
         except StatflightError as error:  # an error of a policy does not fail the discovery
             log.warning("auto-analyze of %s: %s", catalog, error)
 
