@@ -185,7 +185,7 @@ PARTS = (
     "capture.engines.native",
     "capture.publishers",
     "capture.spark",
-    *(f"capture.connectors.{name}" for name in ("delta", "iceberg", "lance", "paimon")),
+    *(f"capture.connectors.{name}" for name in ("delta", "hudi", "iceberg", "lance", "paimon")),
 )
 ABOVE = (  # put the parts together
     "flight_server.process",
@@ -222,7 +222,7 @@ def test_server_is_put_together_of_few_rooms(graph):
     assert max(map(len, graph.values())) <= 24
 
 
-FORMATS = ("delta", "iceberg", "lance", "paimon")
+FORMATS = ("delta", "hudi", "iceberg", "lance", "paimon")
 NAMES_FORMATS = (
     *(f"capture/connectors/{name}/" for name in FORMATS),
     "capture/connectors/__init__.py",  # registry of connectors and of readers of their files

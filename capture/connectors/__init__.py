@@ -19,6 +19,7 @@ FORMATS: Final = Plugins(
     noun="format",
     built_in={
         "delta": "capture.connectors.delta.connector:DeltaConnector",
+        "hudi": "capture.connectors.hudi.connector:HudiConnector",
         "iceberg": "capture.connectors.iceberg.connector:IcebergConnector",
         "lance": "capture.connectors.lance.connector:LanceConnector",
         "paimon": "capture.connectors.paimon.connector:PaimonConnector",

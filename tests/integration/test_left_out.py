@@ -92,6 +92,7 @@ PAIMON = "capture/connectors/paimon"
 LEFT_OUT = (
     PAIMON,
     "capture/connectors/delta",
+    "capture/connectors/hudi",
     "capture/connectors/iceberg",
     "capture/connectors/lance",
     NATIVE,

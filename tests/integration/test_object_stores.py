@@ -84,6 +84,24 @@ def test_lance_on_s3_is_captured_and_scanned(aws):
     )
 
 
+def test_hudi_on_s3_is_captured_and_scanned(aws, tmp_path):
+    pytest.importorskip("hudi")
+    _write_hudi(aws, tmp_path)
+    config = ConnectorConfig("c", "hudi", f"s3://{aws.bucket}/lake", aws.options)
+    found = capture_and_scan(config, "default", "points", bounds=False)
+    assert found["native"].files["file_path"][0].as_py().startswith(f"s3://{aws.bucket}/lake/points/")
+
+
+def test_hudi_table_in_a_store_that_cannot_be_reached_is_worth_another_try(aws, tmp_path):
+    pytest.importorskip("hudi")
+    _write_hudi(aws, tmp_path)
+    for_library = {"s3.endpoint_url": aws.options["aws_endpoint"], "aws_endpoint": "http://127.0.0.1:1", "timeout": "1"}
+    lake = open_connector(ConnectorConfig("c", "hudi", f"s3://{aws.bucket}/lake", aws.options | for_library))
+    with pytest.raises(UpstreamError, match=r'table "default.points" cannot be read') as refused:
+        lake.describe("default", "points")
+    assert refused.value.retryable and SECRET not in str(refused.value) and "/" not in refused.value.message
+
+
 def test_lance_on_s3_below_a_folder_with_an_odd_name_is_captured_and_scanned(aws):
     lance = pytest.importorskip("lance")
     lance.write_dataset(ROWS, f"s3://{aws.bucket}/a%2520b%3Fc%23d/points.lance", storage_options=aws.options)
@@ -152,7 +170,7 @@ def _write_iceberg(kind: str, namespace: str = "sales", **properties: str):
     return catalog
 
 
-@pytest.mark.parametrize("format", ["parquet", "delta", "lance", "iceberg", "paimon"])
+@pytest.mark.parametrize("format", ["parquet", "delta", "hudi", "lance", "iceberg", "paimon"])
 def test_error_of_a_missing_lake_names_its_uri_and_no_secret(aws, format, monkeypatch):
     nowhere = ConnectorConfig("c", format, f"s3://{aws.bucket}/nowhere", aws.options)
     with pytest.raises(StatflightError) as refused:
@@ -244,6 +262,16 @@ def _write_delta(aws) -> None:
     import deltalake
 
     deltalake.write_deltalake(f"s3://{aws.bucket}/lake/points", ROWS, storage_options=aws.options)
+
+
+def _write_hudi(aws, directory) -> None:
+    from tests.capture.connectors.hudi.hudi_tables import HudiTable
+
+    written = HudiTable(directory / "points")
+    written.commit("20260101000000000", {"aaaaaaaa-0000-0000-0000-000000000001": ROWS})
+    pa.fs.copy_files(
+        str(written.path), f"{aws.bucket}/lake/points", destination_filesystem=aws.file_system(), chunk_size=1 << 20
+    )
 
 
 def _write_lance(aws) -> None:

@@ -11,13 +11,14 @@ from capture.connectors.storage.folder import Folder
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 SUFFIXES: Final = (".parquet", ".parq", ".pqt")
 WILD: Final = re.compile(r"[*?\[]")
+_LOGS: Final = frozenset({"_delta_log", ".hoodie"})  # directories of formats in whose tables not all files are live
 _PARTITION: Final = re.compile(r"([^=/]+)=([^/]*)")
 
 
 def holds_table(folder: Folder) -> bool:
     """True for a directory of data files, or of directories `key=value` of them."""
-    if "_delta_log" in folder.folders:
-        return False  # a Delta table, in which not all files are live
+    if any(log in folder.folders for log in _LOGS):
+        return False
     return any(map(is_data, folder.files)) or any(map(partition_of, folder.folders))
 
 

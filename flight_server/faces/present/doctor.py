@@ -29,6 +29,7 @@ LIBRARIES = {  # purpose: distribution, extra of statflight that installs it
     **({"sketches": ("datasketches", "server")} if sys.version_info < (3, 14) else {}),  # done by hand above
     "spark": ("pyspark", "spark"),
     "delta": ("pyroaring", "delta"),
+    "hudi": ("hudi", "hudi"),
     "iceberg": ("pyiceberg", "iceberg"),
     "lance": ("pylance", "lance"),
     "paimon": ("pypaimon", "paimon"),
