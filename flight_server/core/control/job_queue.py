@@ -1,4 +1,4 @@
-"""The queue of work for workers: jobs wait in lanes, are leased, and end.
+"""The queue of work for workers: jobs wait in lanes (`lanes`), are leased (`leases`), and end.
 
 A worker asks for a lease of some kinds (`control`, `watch`: inspect a lake; `publish`: publish statistics; `sync`: a
 capture that a caller waits for; `light`: a capture from metadata only, waited for or durable; `job`: any durable
@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import uuid
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 from flight_server.core.control.capture_commit import CaptureCommit, End
+from flight_server.core.control.lanes import Lanes
+from flight_server.core.control.leases import Leases
 from flight_server.core.control.workers import LANES, Workers, lanes_of
 from flight_server.core.writes.drafts import Draft
 from store.history.file_listings import ListingChanged, can_continue
@@ -44,14 +45,11 @@ _DURABLE: Final = {"job": None, "light": LIGHT}  # kind of lease → greatest pr
 NO_WORKER: Final = "NO_WORKER"  # code of an error
 MAX_WAITING: Final = 10_000  # jobs in memory
 MAX_LOST: Final = 2  # workers ended by signals over a job, after which it has failed
-MAX_NAME: Final = 1000  # characters kept of a file's name
 MAX_TRIES: Final = 3  # leases after which a job in memory fails, if its worker is lost or another changed its listing
 CANCELLED_KEPT: Final = 100  # cancelled captures that stay in the job list
-MAX_LEASES: Final = 64  # of one call
 PRUNE_SECONDS: Final = 3600.0
 _POLL_SECONDS: Final = 0.25
 _TICK_SECONDS: Final = 0.05  # between checks whether the caller has left
-_REMEMBERED: Final = 4096  # tokens of ended leases
 
 PayloadsOf: TypeAlias = Callable[[Sequence[Job]], Sequence[Mapping[str, Any] | StatflightError]]
 
@@ -88,13 +86,10 @@ class JobQueue:
         self.payloads_of, self.check_writes = payloads_of, check_writes
         self.lock = threading.RLock()
         self.workers = Workers(self.lock, clock)
-        self._waiting: dict[str, deque[Job]] = {lane: deque() for lane in LANES}
-        self.leased: dict[str, Job] = {}
+        self._lanes, self._leases = Lanes(), Leases(lease_seconds, clock)
         self._lost: list[Job] = []  # durable ones of lost workers, until the store has them back
-        self._suspects: dict[str, Job] = {}  # by id; waiting durable jobs over which workers were lost
         self._drafts: dict[str, Draft] = {}  # by token
         self._cancelled: deque[Job] = deque(maxlen=CANCELLED_KEPT)
-        self._gone: OrderedDict[str, bool] = OrderedDict()  # token of an ended lease → whether its worker ended it
         self._pruned = clock()
         self.closing = False  # True once the server shuts down and refuses new jobs
 
@@ -112,12 +107,12 @@ class JobQueue:
         with self.lock:
             if self.closing:
                 raise ShuttingDown("the server is shutting down")
-            waiting = sum(map(len, self._waiting.values()))
+            waiting = len(self._lanes)
             if waiting and waiting + len(jobs) > MAX_WAITING:
                 raise ResourceExhausted(f"{waiting} jobs wait already", hint="try again later")
             for job in jobs:
                 job.touched_at = self.clock()
-                self._waiting[job.lane].append(job)
+            self._lanes.add(jobs)
             self.workers.wake(job.lane for job in jobs)
 
     def wait(
@@ -162,8 +157,7 @@ class JobQueue:
                 job.cancelled = True
                 if job.is_discarded:
                     self._cancelled.append(job)
-                if job in self._waiting[job.lane]:
-                    self._waiting[job.lane].remove(job)
+                self._lanes.drop(job)
 
     def cancel(self, job_id: str) -> dict[str, Any]:
         """Cancels a job; a caller who waits for it gets the error at once. An ended one stays as it is.
@@ -197,8 +191,7 @@ class JobQueue:
 
     def _listed(self) -> list[Job]:
         with self.lock:
-            active = [job for waiting in self._waiting.values() for job in waiting] + list(self.leased.values())
-            active = [job for job in active if not job.is_discarded] + list(self._cancelled)
+            active = [job for job in (*self._lanes, *self._leases) if not job.is_discarded] + list(self._cancelled)
         return [job for job in active if job.kind != "watch" and job.listed]
 
     def _find(self, job_id: str) -> Job | None:
@@ -260,48 +253,27 @@ class JobQueue:
                 with self.lock:
                     if (now := self.clock()) >= deadline or is_cancelled():
                         return []
-                    if not any(self._waiting[lane] for lane in lanes_of(kinds)):
+                    if not self._lanes.has_any(lanes_of(kinds)):
                         self.workers.wait(kinds, min(_POLL_SECONDS, deadline - now))
             raise ShuttingDown("the server is shutting down")
 
     def _next(self, worker_id: str, kinds: Sequence[str], most: int) -> list[Job]:
-        """Leases the next jobs of these kinds, each with its own token.
-
-        Of those in memory several only when one request queued them together, and at most a quarter of those waiting,
-        so that other workers get their share. A job whose worker was lost is leased alone, and a worker has one such
-        job at a time: it may be what kills them.
-        """
+        """Leases the next jobs of these kinds, each with its own token: those in memory first."""
         with self.lock:
-            has_suspect = any(job.lost for job in self.leased.values() if job.worker_id == worker_id)
-            for lane in lanes_of(kinds):
-                waiting = self._waiting[lane]
-                first = next((job for job in waiting if not (job.lost and has_suspect)), None)
-                if first is not None:
-                    most = min(most, MAX_LEASES, 1 + len(waiting) // 4)
-                    waiting.remove(first)
-                    taken = [first]
-                    while len(taken) < most and all(j.bundled and not j.attempts for j in (first, waiting[0])):
-                        taken.append(waiting.popleft())
-                    for job in taken:
-                        job.attempts += 1
-                        job.started_at = job.started_at or datetime.now(UTC)
-                    return self._hold(worker_id, taken)
-            busy = [job.table.table_key for job in self.leased.values() if job.table is not None]
-            if has_suspect:
-                busy += [job.table.table_key for job in self._suspects.values() if job.table is not None]
+            has_suspect = self._leases.has_suspect(worker_id)
+            if taken := self._lanes.take(kinds, most, has_suspect=has_suspect):
+                for job in taken:
+                    job.attempts += 1
+                    job.started_at = job.started_at or datetime.now(UTC)
+                return self._hold(worker_id, taken)
+            busy = self._leases.tables(with_suspects=has_suspect)
         durable = "job" if "job" in kinds else "light"
         return self._begin(worker_id, self._store.take(most, busy, _DURABLE[durable])) if durable in kinds else []
 
     def _hold(self, worker_id: str, jobs: list[Job]) -> list[Job]:
         self._commit.begin(jobs)
         with self.lock:
-            for job in jobs:
-                if before := self._suspects.get(job.id):
-                    job.lost = before.lost
-                job.worker_id, job.reading, job.token = worker_id, "", uuid.uuid4().hex
-                job.leased_at = job.touched_at = self.clock()
-                job.lease_until = job.leased_at + self.lease_seconds
-                self.leased[job.token] = job
+            self._leases.begin(worker_id, jobs)
         return jobs
 
     def _begin(self, worker_id: str, jobs: list[Job]) -> list[Job]:
@@ -337,10 +309,10 @@ class JobQueue:
     def give_back(self, tokens: Sequence[str]) -> int:
         """Queues captures again that their worker has not begun, the first ones at the head; returns how many."""
         with self.lock:
-            named = [self.leased[token] for token in tokens if token in self.leased and not self._drafts.get(token)]
-            jobs = [job for job in dict.fromkeys(named) if not job.is_ending]
+            named = [self._leases.get(token) for token in dict.fromkeys(tokens) if not self._drafts.get(token)]
+            jobs = [job for job in named if job is not None and not job.is_ending]
             for job in jobs:
-                del self.leased[job.token]
+                self._leases.take_back(job)
             in_memory = [job for job in jobs if not job.is_durable]
             for job in in_memory:
                 job.attempts, job.started_at = job.attempts - 1, None
@@ -357,10 +329,7 @@ class JobQueue:
 
     def _requeue(self, jobs: Sequence[Job]) -> None:
         """Puts jobs back at the head of their lanes, except cancelled ones."""
-        for job in reversed(jobs):
-            job.token = ""
-            if not job.cancelled:
-                self._waiting[job.lane].appendleft(job)
+        self._lanes.put_back(jobs)
         self.workers.wake(job.lane for job in jobs)
 
     def renew(
@@ -380,19 +349,14 @@ class JobQueue:
             NotFound: The job does not exist.
         """
         with self.lock:
-            job = self.leased.get(token)
+            job = self._leases.get(token)
             if job is not None:
-                job.lease_until = self.clock() + self.lease_seconds
-                if reading is not None:
-                    job.reading, job.touched_at = reading[:MAX_NAME], self.clock()
-                if (progress, message) not in ((None, None), (job.progress, job.message)):
-                    job.touched_at = self.clock()
-                    job.progress, job.message = progress, message or ""
+                self._leases.renew(job, progress, message, reading)
                 return not job.cancelled
-            if self._gone.get(token):  # the renewal was sent before the lease ended
-                return False
-            is_known = token in self._gone
-        if not is_known:
+            ended_by_worker = self._leases.ended_by_worker(token)
+        if ended_by_worker:  # the renewal was sent before the lease ended
+            return False
+        if ended_by_worker is None:
             self._store.get(job_id)
         raise _lost()
 
@@ -401,7 +365,7 @@ class JobQueue:
     def _draft(self, token: str) -> tuple[Job, Draft]:
         """The job and the draft of a lease that takes rows."""
         with self.lock:
-            job = self.leased.get(token)
+            job = self._leases.get(token)
             if job is None or job.is_ending or job.is_discarded:
                 self._drafts.pop(token, Draft()).close()
                 raise _lost()
@@ -465,7 +429,7 @@ class JobQueue:
         """Begins the end of a lease, which takes no more rows."""
         token, outcomes = body["lease_token"], body.get("outcomes", [])
         with self.lock:
-            job = self.leased.get(token)
+            job = self._leases.get(token)
             if job is None or job.is_ending or job.id != body["job_id"]:
                 raise _lost()
             requests = len(job.payload["requests"]) if job.kind == "sync" else None
@@ -498,7 +462,7 @@ class JobQueue:
                 if isinstance(answer, StatflightError) and job.is_durable:
                     continue
                 if isinstance(answer, ListingChanged) and job.attempts < MAX_TRIES:  # it is captured once more
-                    self._end_lease(job, by_worker=True)
+                    self._leases.end(job, by_worker=True)
                     self._requeue([job])
                     answers[at] = "WAITING"
                     continue
@@ -512,15 +476,9 @@ class JobQueue:
     def _release(self, jobs: Iterable[Job]) -> None:
         """Ends leases of jobs that are done, which wakes their callers."""
         for job in jobs:
-            self._end_lease(job, by_worker=True)
-            self._suspects.pop(job.id, None)
+            self._leases.end(job, by_worker=True)
+            self._leases.suspects.pop(job.id, None)
             job.done.set()
-
-    def _end_lease(self, job: Job, *, by_worker: bool) -> None:
-        self.leased.pop(job.token, None)
-        self._gone[job.token] = by_worker
-        while len(self._gone) > _REMEMBERED:
-            self._gone.popitem(last=False)
 
     # Housekeeping.
 
@@ -532,7 +490,7 @@ class JobQueue:
         """
         now = self.clock()
         with self.lock:
-            late = [job for job in self.leased.values() if job.lease_until < now and not job.is_ending]
+            late = self._leases.late()
             self._lose(late, late, "nothing was heard of it")
         self.workers.forget()
         self._take_back()
@@ -549,7 +507,7 @@ class JobQueue:
             signal: Name of the signal that ended it; empty if it exited.
         """
         with self.lock:
-            its = [job for job in self.leased.values() if job.worker_id == worker_id and not job.is_ending]
+            its = self._leases.of_worker(worker_id)
             suspects = [job for job in its if job.lost] or its
             self._lose(its, suspects, signal or "its process ended", MAX_LOST if signal else None)
         if its:
@@ -565,7 +523,7 @@ class JobQueue:
             most: Number of lost workers after which a job has failed; None: by the number of its leases.
         """
         for job in jobs:
-            self._end_lease(job, by_worker=False)
+            self._leases.end(job, by_worker=False)
             if job not in suspects:
                 job.attempts -= 1
                 continue
@@ -580,14 +538,14 @@ class JobQueue:
                 job.cancelled = True
                 job.done.set()
         durable = [job for job in jobs if job.is_durable]
-        self._suspects |= {job.id: job for job in durable if job.lost and job.error is None}
+        self._leases.suspects |= {job.id: job for job in durable if job.lost and job.error is None}
         self._lost += durable
         self._requeue([job for job in jobs if not job.is_durable])
 
     def _take_back(self) -> None:
         """Drops the drafts of lost workers, and gives the durable jobs among theirs back to the store."""
         with self.lock:
-            dropped = [self._drafts.pop(token) for token in list(self._drafts) if token not in self.leased]
+            dropped = [self._drafts.pop(token) for token in list(self._drafts) if token not in self._leases]
             lost = self._lost.copy()
         for draft in dropped:
             draft.close()
@@ -601,17 +559,17 @@ class JobQueue:
         with self.lock:
             self._lost = [job for job in self._lost if job not in lost]
             for job_id in failed:
-                self._suspects.pop(job_id, None)
+                self._leases.suspects.pop(job_id, None)
         self.notify()
 
     def is_waiting(self, lanes: Iterable[str]) -> bool:
         """True while a job in memory waits in one of these lanes."""
-        return any(self._waiting[lane] for lane in lanes)
+        return self._lanes.has_any(lanes)
 
     def depths(self) -> tuple[dict[str, int], int]:
         """Numbers of waiting jobs in memory by lane, and of leases."""
         with self.lock:
-            return {lane: len(jobs) for lane, jobs in self._waiting.items()}, len(self.leased)
+            return self._lanes.depths(), len(self._leases)
 
 
 def no_worker(job: Job) -> UpstreamError:
