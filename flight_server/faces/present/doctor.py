@@ -20,6 +20,7 @@ from capture.engines import ENGINES
 from capture.homes import HOMES
 from flight_server.client import DEFAULT_URI, StatsClient, reason
 from flight_server.client.unreachable import CANNOT
+from flight_server.process.parts import PARTS
 from store.plugins import Broken, package_of
 from store.stores import STORES
 
@@ -104,7 +105,7 @@ def java() -> Finding:
 
 def plugins() -> Iterator[Finding]:
     """Findings on the plug-ins of other packages that are installed here; each is loaded."""
-    for kind in (ENGINES, FORMATS, READERS, HOMES, STORES):
+    for kind in (ENGINES, FORMATS, READERS, HOMES, STORES, PARTS):
         for point, made in kind.each():
             if isinstance(made, Broken):
                 yield Finding(False, kind.noun, str(made), f"mend or remove {made.package}", is_broken=True)
