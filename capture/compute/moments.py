@@ -6,7 +6,7 @@ They are None if undefined: no values, fewer than two for the deviation, infinit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -69,28 +69,35 @@ def merge(parts: Iterable[tuple[int, float | None, float | None]]) -> Moments:
         from zero that the rounding of their means hides it.
     """
     filled = [part for part in parts if part[0]]
-    means = [mean for _, mean, _ in filled if mean is not None]
-    if not filled or len(means) < len(filled):
+    known_parts = [(n, mean, deviation) for n, mean, deviation in filled if mean is not None]
+    if not filled or len(known_parts) < len(filled):
         return _NONE
     if len(filled) == 1:
         return filled[0][1:]
-    count, first = sum(n for n, _, _ in filled), means[0]
-    if not all(map(math.isfinite, means)):
-        return _number(sum(mean for mean in means if not math.isfinite(mean))), None
-    largest = max(max(abs(mean or 0.0), deviation or 0.0) for _, mean, deviation in filled)
+    infinite = [mean for _, mean, _ in known_parts if not math.isfinite(mean)]
+    if infinite:
+        return _number(sum(infinite)), None
+    largest = max(max(abs(mean), deviation or 0.0) for _, mean, deviation in known_parts)
     if _is_scaled(largest):
-        small = ((n, own / largest, d and d / largest) for (n, _, d), own in zip(filled, means, strict=True))
-        scaled_mean, scaled_stddev = merge(small)
-        return _finite((scaled_mean or 0.0) * largest), None if scaled_stddev is None else _finite(
-            scaled_stddev * largest
-        )
-    mean = first + math.fsum(n * (own - first) for (n, _, _), own in zip(filled, means, strict=True)) / count
-    squares = math.fsum(
-        (n - 1) * (deviation or 0.0) ** 2 + n * (own - mean) ** 2
-        for (n, _, deviation), own in zip(filled, means, strict=True)
-    )
-    unknown = any(n > 1 and deviation is None for n, _, deviation in filled)
-    return known((mean, None if unknown else _deviation(squares, count)), means)
+        return _scaled_back(merge((n, mean / largest, d and d / largest) for n, mean, d in known_parts), largest)
+    return _merged(known_parts)
+
+
+def _scaled_back(small: Moments, largest: float) -> Moments:
+    """The moments of values from those of the values divided by `largest`."""
+    mean, deviation = small
+    return _finite((mean or 0.0) * largest), None if deviation is None else _finite(deviation * largest)
+
+
+def _merged(parts: Sequence[tuple[int, float, float | None]]) -> Moments:
+    """Merges moments whose squares are within the range of doubles, by the distances of the means."""
+    count, first = sum(n for n, _, _ in parts), parts[0][1]
+    mean = first + math.fsum(n * (own - first) for n, own, _ in parts) / count
+    within = ((n - 1) * (deviation or 0.0) ** 2 for n, _, deviation in parts)
+    between = (n * (own - mean) ** 2 for n, own, _ in parts)
+    squares = math.fsum(inner + outer for inner, outer in zip(within, between, strict=True))
+    is_unknown = any(n > 1 and deviation is None for n, _, deviation in parts)
+    return known((mean, None if is_unknown else _deviation(squares, count)), [own for _, own, _ in parts])
 
 
 def known(found: Moments, values: Iterable[float]) -> Moments:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -90,17 +90,7 @@ class Checking:
         """Checks the tables whose captures have ended; returns how many. Called periodically."""
         now = self._clock()
         self._alarms.flush()
-        with self._lock:
-            ready = [key for key, since in self._captured.items() if now - since >= SETTLE_SECONDS]
-            for key in ready:
-                del self._captured[key]
-        ready += [
-            key for key, wait in self._waiting.items() if now >= wait.until and not wait.over and key not in ready
-        ]
-        if ready:
-            if self._file.renew():
-                self._alarms.silences = self._file.value.silences
-            ready += self._referring.difference(ready)  # what was captured may be what they refer to
+        ready = self._ready(now)
         due = [key for key, at in self._timely.items() if now >= at and key not in ready]
         tables = list(map(self._catalog.by_key, [*ready, *due]))
         reader = ReadAhead(self._reader, [table.full_name for table in tables])
@@ -117,6 +107,20 @@ class Checking:
                     for table, _ in found:
                         self._captured.setdefault(table.table_key, self._clock() + TIMELY_SECONDS)
         return len(ready)
+
+    def _ready(self, now: float) -> list[int]:
+        """Keys of the tables whose captures have ended, or that have waited long enough for one."""
+        with self._lock:
+            ready = [key for key, since in self._captured.items() if now - since >= SETTLE_SECONDS]
+            for key in ready:
+                del self._captured[key]
+        waited = [key for key, wait in self._waiting.items() if now >= wait.until and not wait.over]
+        ready += [key for key in waited if key not in ready]
+        if ready:
+            if self._file.renew():
+                self._alarms.silences = self._file.value.silences
+            ready += self._referring.difference(ready)  # what was captured may be what they refer to
+        return ready
 
     def _results(self, reader: ReadAhead, table: TableEntry, *, only_timely: bool) -> list[Result]:
         """The results of a table to store."""
@@ -160,12 +164,9 @@ class Checking:
         if self._waits_no_longer(table, bool(pending)):
             results += map(_late, pending)
             self.results[table.full_name] = results
-        else:  # what was known before still stands, for those who count failures
+        else:
             self._pending[table.table_key] = [_waiting(result, table.current_snapshot_id) for result in pending]
-            names = {result.rule for result in pending}
-            known = {(result.rule, result.column) for result in results}
-            kept = [old for old in self.results.get(table.full_name, ()) if old.rule in names]
-            self.results[table.full_name] = [*results, *(old for old in kept if (old.rule, old.column) not in known)]
+            self.results[table.full_name] = [*results, *self._still_standing(table, results, pending)]
         lacking = any(
             one.measure == grammar.CONTAINMENT and (one.pending or one.state != State.PASSED) for one in found
         )
@@ -173,6 +174,16 @@ class Checking:
         if any(result.measure in learned.TIMELY for result in results):
             self._timely[table.table_key] = self._clock() + TIMELY_SECONDS
         return [*results, *self._pending.get(table.table_key, ())]
+
+    def _still_standing(
+        self, table: TableEntry, results: Sequence[Result], pending: Sequence[Result]
+    ) -> Iterator[Result]:
+        """Earlier results of the rules that wait: they still stand, for those who count failures."""
+        names = {result.rule for result in pending}
+        known = {(result.rule, result.column) for result in results}
+        for old in self.results.get(table.full_name, ()):
+            if old.rule in names and (old.rule, old.column) not in known:
+                yield old
 
     def _with_waiting(self, table: TableEntry) -> list[Result]:
         """The known results of a table, with those that wait in place of the ones before."""

@@ -175,14 +175,8 @@ class _Subject:
         current = next((row["snapshot_id"] for row in self._snapshots() if self._is_now(row)), None)
         if current is None:
             raise measures.UnknownValue("nothing captured at the current snapshot")
-        asked = [rule for rule in self.about_added if not rule.is_of_table]
-        others = {limit.other[1] for rule in self.about_added for limit in rule.condition.limits if limit.other}
-        wanted = {
-            row["column_id"]
-            for row in self._facts.rows
-            if row["column_name"] in others or any(rule.takes(row["column_name"] or "") for rule in asked)
-        }
-        has_distinct = any(rule.needs_distinct for rule in asked)
+        has_distinct = any(rule.needs_distinct for rule in self.about_added if not rule.is_of_table)
+        wanted = self._columns_of_added()
         try:
             facts, thetas = added.gather(self._reader, self._table, current, against, wanted, sketches=has_distinct)
         except added.NotListed as why:
@@ -191,6 +185,13 @@ class _Subject:
         of_load = {"snapshot_id": current, "freshness": "EXACT", "params": None}
         load._sketches[current, "NDV"] = {column: of_load | {"data": data} for column, data in thetas.items()}
         return load
+
+    def _columns_of_added(self) -> set[int]:
+        """Ids of the columns that rules about added rows name, in their limits too."""
+        asked = [rule for rule in self.about_added if not rule.is_of_table]
+        others = {limit.other[1] for rule in self.about_added for limit in rule.condition.limits if limit.other}
+        names = {row["column_id"]: row["column_name"] for row in self._facts.rows}
+        return {i for i, name in names.items() if name in others or any(rule.takes(name or "") for rule in asked)}
 
     def _without_columns(self, rule: Rule) -> Iterator[Result]:
         """The result of a rule that no captured column is of; none if its patterns match no column at all."""
@@ -313,16 +314,7 @@ class _Subject:
 
     def _change(self, rule: Rule, row: Row | None) -> Found:
         """The change of a measure since another snapshot: a share of its value there if the limits are in %."""
-        old, new = self._record_at(self._compared(rule), row), self._facts.table if row is None else row
-        at = measures.inherited_from(new, rule.measure)
-        if old is not None and at is not None and at == measures.snapshot_of(old, rule.measure):
-            if self._against_of(rule) != PREVIOUS:
-                raise measures.UnknownValue(f"both are of snapshot {at}")
-            if not (earlier := self._earlier_rows(None, at)):
-                raise _NoHistory
-            old = self._record_at(earlier[-1]["snapshot_id"], row)
-        if old is None or new is None:
-            raise measures.UnknownValue("not captured at both snapshots")
+        old, new = self._compared_records(rule, row)
         was, now = (self._measured(rule.measure, one) for one in (old, new))
         if not isinstance(was.value, float | Fraction) or not isinstance(now.value, float | Fraction):
             raise measures.DoesNotApply(f"the {rule.measure} of a {measures.kind_of(new)} is no number")
@@ -336,6 +328,23 @@ class _Subject:
         if share is None:
             raise measures.NeverKnown(f"{ends} ({shown}), which is no percentage of 0")
         return replace(share, note=f"{ends} ({shown})")
+
+    def _compared_records(self, rule: Rule, row: Row | None) -> tuple[Row, Row]:
+        """The records of a column, or of the table, at the snapshot to compare with and now.
+
+        A value that is inherited from that very snapshot is compared with the one before.
+        """
+        old, new = self._record_at(self._compared(rule), row), self._facts.table if row is None else row
+        at = measures.inherited_from(new, rule.measure)
+        if old is not None and at is not None and at == measures.snapshot_of(old, rule.measure):
+            if self._against_of(rule) != PREVIOUS:
+                raise measures.UnknownValue(f"both are of snapshot {at}")
+            if not (earlier := self._earlier_rows(None, at)):
+                raise _NoHistory
+            old = self._record_at(earlier[-1]["snapshot_id"], row)
+        if old is None or new is None:
+            raise measures.UnknownValue("not captured at both snapshots")
+        return old, new
 
     def _of_table(self, rule: Rule) -> Found:
         measure = rule.measure
@@ -465,13 +474,7 @@ class _Subject:
 
     def _limit(self, limit: Limit, rule: Rule, row: Row | None) -> Found:
         if limit.window:
-            at = measures.inherited_from(self._facts.table if row is None else row, rule.measure)
-            earlier = [one for one in self._earlier_rows(row, at) if measures.number_in(one, rule.measure) is not None]
-            whole = [one for one in reversed(earlier) if not measures.is_uncertain(one, rule.measure)][: limit.window]
-            if len(whole) < limit.least_values:
-                enough = len(earlier) >= limit.least_values
-                raise measures.uncertain(rule.measure, " of earlier snapshots") if enough else _NoHistory
-            return self._of_earlier(limit, [self._measured(rule.measure, one) for one in whole], rule.measure)
+            return self._of_earlier(limit, self._window(limit, rule, row), rule.measure)
         if limit.other is None:
             if not isinstance(limit.value, str) or row is None or rule.condition.op.endswith("matches"):
                 return Found(limit.value)
@@ -482,6 +485,16 @@ class _Subject:
         if about is None:
             raise measures.UnknownValue("nothing captured at the current snapshot")
         return self._measured(measure, about).share(limit, row)
+
+    def _window(self, limit: Limit, rule: Rule, row: Row | None) -> list[Found]:
+        """The values at earlier snapshots that a limit is made of, the newest first."""
+        at = measures.inherited_from(self._facts.table if row is None else row, rule.measure)
+        earlier = [one for one in self._earlier_rows(row, at) if measures.number_in(one, rule.measure) is not None]
+        whole = [one for one in reversed(earlier) if not measures.is_uncertain(one, rule.measure)][: limit.window]
+        if len(whole) < limit.least_values:
+            enough = len(earlier) >= limit.least_values
+            raise measures.uncertain(rule.measure, " of earlier snapshots") if enough else _NoHistory
+        return [self._measured(rule.measure, one) for one in whole]
 
     def _of_earlier(self, limit: Limit, values: Sequence[Found], measure: str) -> Found:
         """A limit by earlier values; a band is about the estimates, for it asks whether they are alike."""

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +44,7 @@ from store.model.errors import InvalidArgument
 from store.role import Role
 
 if TYPE_CHECKING:
+    from flight_server.process.health import Health
     from flight_server.process.http import Http
     from flight_server.process.metrics import Metrics
 
@@ -71,102 +73,175 @@ def serve(settings: Settings, lakes: Sequence[PathLake] = ()) -> int:
     settings = _secured(settings)
     tls_options(settings)
     app = App(settings, actions.functions, _joining(settings), parts)
-    metrics = health = listener = None
-    http: list[Http] = []
-
-    def start(location: str, options: Mapping[str, Any]) -> StatflightServer:
-        server = StatflightServer(app, guard, location, **options)
-        server.metrics = metrics
-        return server
-
     try:
-        if settings.metrics_port is not None or settings.http_port is not None:
-            from flight_server.process.metrics import Metrics
-
-            metrics = Metrics(app, actions.release(), guard.authenticate)
-        listener = Listener(settings, start)
-        if settings.health_port is not None:
-            from flight_server.process.health import Health
-
-            health = Health(lambda: not app.queue.closing)
-            host = f"[{settings.host}]" if ":" in settings.host else settings.host
-            log.info("health on %s:%s", host, health.listen(settings.host, settings.health_port))
-        if metrics is not None:
-            _serve_http(settings, app, guard, metrics, http)
+        ports = _Ports.of(settings, app, guard)
     except InvalidArgument:
-        if listener is not None:
-            listener.close()
         app.close()
         raise
+    listener, queue = ports.listener, app.queue
     app.role.listening(listener.public_uri)
     freeze_garbage()
     signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    inner = WorkersEndpoint(start, listener, settings.host)
-    queue = app.queue
+    inner = WorkersEndpoint(ports.start, listener, settings.host)
     jobs = Jobs(queue.is_waiting, queue.died, queue.workers.have_served)
     children = OwnWorkers(settings, inner.uri, internal, jobs, at_once=app.role.takes_writes)
     queue.workers.has_own = children.is_alive
     if app.role.takes_writes:
         app.start()
-    workers = Housekeeping({"starting workers": children.keep})
-    upkeep = Housekeeping(
-        {
-            "taking back leases": app.queue.sweep,
-            "counting reads": app.usage.flush,
-            "auto-analyze": app.auto.look_later,
-            "freeing memory": FreeMemory(),
-        }
-    )
-    takeover = Housekeeping({"taking over": lambda: app.take_over(listener.public_uri)})
-    swept = looked = time.monotonic()
-    status, intake = 0, Intake(app, lakes)
-    if lakes:
-        intake.start()
-    else:
-        _announce(listener)
-    waits, started = bool(lakes), time.monotonic()
+    steps = _Steps(settings, app, guard, ports, children, Intake(app, lakes) if lakes else None)
+    status = 0
     while (came := signals.next(0.25)) in (None, signal.SIGHUP):
-        if came == signal.SIGHUP or time.monotonic() - looked > RENEWED_WITHIN:
-            looked = time.monotonic()
-            guard.renew()
-            try:
-                listener.renew()
-                for port in http:
-                    port.renew()
-            except InvalidArgument as error:  # no client can connect: exit, so that a supervisor restarts the server
-                log.error("%s", error)
-                status = 1
-                break
-        if intake.error:
-            log.error("%s", intake.error)
-            status = 1
-            break
-        if waits and (intake.is_over or time.monotonic() - started > WAIT_SECONDS):
-            waits = False
-            _announce(listener)
-        if app.database.is_invalidated:  # it can neither be read nor written: exit, as above
-            log.error("%s", app.database.trouble())
-            status = 1
-            break
-        if reason := app.role.over or (app.role.successor or app.role).over:
+        if reason := steps.run(renews=came == signal.SIGHUP):
             log.error("%s", reason)
             status = 1
             break
-        takeover.run()
-        if not app.role.takes_writes:
-            continue
-        workers.run()
-        if time.monotonic() - swept > min(1.0, settings.lease_seconds / 4):
-            swept = time.monotonic()
-            upkeep.run()
     _drain(listener, inner, app, children)
-    for port in http:
-        port.close()
-    if health is not None:
-        health.close()
+    ports.close()
     sys.stderr.flush()
     # at a normal exit DuckDB's bindings would print objects they take for leaked
     os._exit(status)
+
+
+@dataclass
+class _Ports:
+    """What a server listens on.
+
+    Attributes:
+        start: Starts a Flight server at a location.
+        http: Pages and metrics.
+    """
+
+    start: Callable[[str, Mapping[str, Any]], StatflightServer]
+    listener: Listener
+    health: Health | None = None
+    http: list[Http] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, settings: Settings, app: App, guard: Guard) -> _Ports:
+        """Opens the ports that are set; none stays open if one cannot be.
+
+        Raises:
+            InvalidArgument: A port is in use, a file is bad, or a library is not installed.
+        """
+        metrics = None
+        if settings.metrics_port is not None or settings.http_port is not None:
+            from flight_server.process.metrics import Metrics
+
+            metrics = Metrics(app, actions.release(), guard.authenticate)
+
+        def start(location: str, options: Mapping[str, Any]) -> StatflightServer:
+            server = StatflightServer(app, guard, location, **options)
+            server.metrics = metrics
+            return server
+
+        ports = cls(start, Listener(settings, start))
+        try:
+            ports._open_health(settings, app)
+            if metrics is not None:
+                _serve_http(settings, app, guard, metrics, ports.http)
+        except InvalidArgument:
+            ports.listener.close()
+            raise
+        return ports
+
+    def _open_health(self, settings: Settings, app: App) -> None:
+        if settings.health_port is None:
+            return
+        from flight_server.process.health import Health
+
+        self.health = Health(lambda: not app.queue.closing)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        log.info("health on %s:%s", host, self.health.listen(settings.host, settings.health_port))
+
+    def renew(self) -> None:
+        """Takes changed TLS files; raises `InvalidArgument` if no client could connect with them."""
+        self.listener.renew()
+        for port in self.http:
+            port.renew()
+
+    def close(self) -> None:
+        """Closes all but the listener, which drains before."""
+        for port in self.http:
+            port.close()
+        if self.health is not None:
+            self.health.close()
+
+
+class _Steps:
+    """What the main thread does several times a second.
+
+    Args:
+        intake: Connects lakes, after which the server says that it listens; None for none.
+    """
+
+    def __init__(
+        self, settings: Settings, app: App, guard: Guard, ports: _Ports, children: OwnWorkers, intake: Intake | None
+    ):
+        self._app, self._guard, self._ports, self._intake = app, guard, ports, intake
+        self._workers = Housekeeping({"starting workers": children.keep})
+        self._upkeep = Housekeeping(
+            {
+                "taking back leases": app.queue.sweep,
+                "counting reads": app.usage.flush,
+                "auto-analyze": app.auto.look_later,
+                "freeing memory": FreeMemory(),
+            }
+        )
+        self._takeover = Housekeeping({"taking over": lambda: app.take_over(ports.listener.public_uri)})
+        self._upkeep_seconds = min(1.0, settings.lease_seconds / 4)
+        self._started = self._kept_up = self._renewed = time.monotonic()
+        self._waits = intake is not None
+        if intake is None:
+            _announce(ports.listener)
+        else:
+            intake.start()
+
+    def run(self, *, renews: bool) -> str:
+        """Does what is due.
+
+        Args:
+            renews: Takes changed files and tokens at once.
+
+        Returns:
+            The reason why the process must exit, so that a supervisor restarts it; empty to go on.
+        """
+        if reason := self._renew(at_once=renews) or self._announce_in_time() or self._over():
+            return reason
+        self._takeover.run()
+        if self._app.role.takes_writes:
+            self._workers.run()
+            if time.monotonic() - self._kept_up > self._upkeep_seconds:
+                self._kept_up = time.monotonic()
+                self._upkeep.run()
+        return ""
+
+    def _renew(self, *, at_once: bool) -> str:
+        if not at_once and time.monotonic() - self._renewed <= RENEWED_WITHIN:
+            return ""
+        self._renewed = time.monotonic()
+        self._guard.renew()
+        try:
+            self._ports.renew()
+        except InvalidArgument as error:  # no client can connect
+            return str(error)
+        return ""
+
+    def _announce_in_time(self) -> str:
+        """Says that the server listens once its lakes are connected, or they take too long."""
+        if self._intake is None:
+            return ""
+        if self._waits and (self._intake.is_over or time.monotonic() - self._started > WAIT_SECONDS):
+            self._waits = False
+            if not self._intake.error:
+                _announce(self._ports.listener)
+        return self._intake.error
+
+    def _over(self) -> str:
+        """The reason why the database can be used no longer; empty while it can."""
+        app = self._app
+        if app.database.is_invalidated:  # it can neither be read nor written
+            return app.database.trouble()
+        return app.role.over or (app.role.successor or app.role).over
 
 
 def _announce(listener: Listener) -> None:

@@ -30,9 +30,7 @@ def column_rows(reader: Reader, name: str, column: str) -> list[Row]:
     def read(condition: Leaf) -> list[Row]:
         return in_order(reader, name, read_table(reader, "stats.columns", name, None, condition).to_pylist())
 
-    names = ["column_id", "column_name"]
-    now = read_table(reader, "information_schema.columns", name, names, equal("column_name", column))
-    ids = set(now["column_id"].to_pylist())
+    ids = _ids_now(reader, name, column)
     if not ids and (named := read(equal("column_name", column))):
         ids = {row["column_id"] for row in named if row["snapshot_id"] == named[-1]["snapshot_id"]}
     if not ids and column.startswith("#") and column[1:].isdecimal():
@@ -43,16 +41,33 @@ def column_rows(reader: Reader, name: str, column: str) -> list[Row]:
         raise pa.ArrowInvalid(
             f'[AMBIGUOUS_COLUMN] several columns of "{name}" are written "{column}"; name one by its id: {choice}'
         )
-    if not rows:
-        require(reader, name)
-        columns = _columns(reader, name)
-        same = [other for other in columns if other.casefold() == column.casefold() and other != column]
-        if len(same) == 1:
-            return column_rows(reader, name, same[0])
-        if column not in columns:
-            hint = nearest(column, columns) or f"it has {', '.join(columns[:20]) or 'none'}"
-            raise pa.ArrowKeyError(f'[UNKNOWN_COLUMN] table "{name}" has no column "{column}"; {hint}')
+    if not rows and (meant := _meant(reader, name, column)) != column:
+        return column_rows(reader, name, meant)
     return rows
+
+
+def _ids_now(reader: Reader, name: str, column: str) -> set[int]:
+    """Ids of the columns that have a name now."""
+    names = ["column_id", "column_name"]
+    now = read_table(reader, "information_schema.columns", name, names, equal("column_name", column))
+    return set(now["column_id"].to_pylist())
+
+
+def _meant(reader: Reader, name: str, column: str) -> str:
+    """The only column whose name differs by case alone, else this name.
+
+    Raises:
+        pa.ArrowKeyError: The table does not exist, or it has no such column.
+    """
+    require(reader, name)
+    columns = _columns(reader, name)
+    same = [other for other in columns if other.casefold() == column.casefold() and other != column]
+    if len(same) == 1:
+        return same[0]
+    if column not in columns:
+        hint = nearest(column, columns) or f"it has {', '.join(columns[:20]) or 'none'}"
+        raise pa.ArrowKeyError(f'[UNKNOWN_COLUMN] table "{name}" has no column "{column}"; {hint}')
+    return column
 
 
 def table_rows(reader: Reader, name: str) -> list[Row]:

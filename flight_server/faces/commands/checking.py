@@ -82,12 +82,7 @@ def check(
     about = None if expected is None else _expected(*expected)
     if about is None and not suggest and at is None:
         _check_none_compares(rules_given)
-    wanted: list[str | int] = ["current" if at is None else at, "current"]
-    if at is None and any(rule.of_added or rule.compares for rule in rules_given):
-        wanted = [grammar.PREVIOUS, "current"]
-    wanted += [rule.against for rule in rules_given if rule.against is not None]
-    if suggest or any(rule.measure == grammar.LEARNED for rule in rules_given):
-        wanted = ["newest"]
+    wanted = ["newest"] if suggest else _wanted(rules_given, at)
     with reach(connection, targets, wanted, db) as (client, targets, unread):
         if about is not None:
             failed = for_each(
@@ -103,6 +98,16 @@ def check(
             failed = _check(client, targets, _Asked(rules_given, at, allow_inherited, strict), format)
     if failed or unread:
         sys.exit(1)
+
+
+def _wanted(rules: Sequence[grammar.Rule], at: int | str | None) -> list[str | int]:
+    """The snapshots that rules need: what tables by their paths are captured at."""
+    if any(rule.measure == grammar.LEARNED for rule in rules):
+        return ["newest"]
+    first: int | str = "current" if at is None else at
+    if at is None and any(rule.of_added or rule.compares for rule in rules):
+        first = grammar.PREVIOUS
+    return [first, "current", *(rule.against for rule in rules if rule.against is not None)]
 
 
 def _check_none_compares(rules: Sequence[grammar.Rule]) -> None:

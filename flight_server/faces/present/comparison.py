@@ -90,8 +90,11 @@ def _is_certain(statistic: str, old: Row, new: Row) -> bool:
     if statistic == "ndv":
         (low, high), (other_low, other_high) = limits_of_ndv(old), limits_of_ndv(new)
         return high < other_low or other_high < low
-    if statistic not in SIDES:
-        return True
+    return statistic not in SIDES or _is_certain_bound(statistic, old, new)
+
+
+def _is_certain_bound(statistic: str, old: Row, new: Row) -> bool:
+    """True if two different bounds of which one may be inexact stand for different values."""
     was, now = old[statistic], new[statistic]
     was_exact, now_exact = (row.get(exactness(statistic)) is not False for row in (old, new))
     if was_exact and now_exact:

@@ -104,15 +104,22 @@ def fit(
     if sum(least) + gaps > columns and len(headers) > 1:
         yield from _blocks(headers, rows, columns, styled)
         return
-    while sum(widths) + gaps > columns and widths != least:
-        widest = max((width for width, low in zip(widths, least, strict=True) if width > low), default=0)
-        excess = sum(widths) + gaps - columns
-        place = next(i for i, (width, low) in enumerate(zip(widths, least, strict=True)) if width == widest > low)
-        second = max((w for w, low in zip(widths, least, strict=True) if w > low and w < widest), default=least[place])
-        widths[place] = max(least[place], min(second, widest - 1), widest - excess)
+    widths = _narrowed(widths, least, columns - gaps)
     lines = _aligned([[elide(cell, width) for cell, width in zip(row, widths, strict=True)] for row in table], right)
     yield f"{bold}{next(lines)}{plain}"
     yield from lines
+
+
+def _narrowed(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Widths that fit into the room, as far as `least` allows: the widest are cut to the next one, again and again."""
+    narrowed = list(widths)
+    while (excess := sum(narrowed) - room) > 0 and narrowed != list(least):
+        reducible = [place for place, width in enumerate(narrowed) if width > least[place]]
+        widest = max(narrowed[place] for place in reducible)
+        place = next(place for place in reducible if narrowed[place] == widest)
+        second = max((narrowed[other] for other in reducible if narrowed[other] < widest), default=least[place])
+        narrowed[place] = max(least[place], min(second, widest - 1), widest - excess)
+    return narrowed
 
 
 def _blocks(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int, styled: bool) -> Iterator[str]:
