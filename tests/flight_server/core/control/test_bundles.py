@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flight_server.core.control.job_queue import MAX_LEASES
+from flight_server.core.control.lanes import MAX_LEASES
 from store.model.errors import NotFound, StatflightError, UpstreamError, to_json
 from store.model.targets import Target
 from store.queue.jobs import Job, sync_job
