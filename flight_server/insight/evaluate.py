@@ -9,19 +9,18 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from fractions import Fraction
-from functools import cached_property
-from itertools import takewhile
 from typing import Any, Final
 
 import pyarrow as pa
 
-from flight_server.core.views import added, history, table_summary
+from flight_server.core.views import added, table_summary
 from flight_server.core.views.numbers import nearest_float, number
 from flight_server.core.views.reader import Reader, equal, read_table
 from flight_server.core.views.table_summary import Row, TableSummary
 from flight_server.insight import drift, learned, measures, references, statements
 from flight_server.insight.found import Found
 from flight_server.insight.limits import Limit
+from flight_server.insight.records import Records
 from flight_server.insight.results import Result, State
 from flight_server.insight.rules import CONTAINMENT, FIRST, LEARNED, OF_TABLE, PREVIOUS, SELECT, Rule
 from store.model.errors import InvalidArgument, StatflightError, first_line
@@ -88,7 +87,7 @@ def compare(
         was, at: Their ids, or "current".
     """
     subject = _Subject(reader, after, at, was, datetime.now(UTC))
-    subject.older[was] = before
+    subject.take(was, before)
     subject.about_added = [rule for rule in rules if rule.of_added]
     return [result for rule in rules for result in subject.results(rule)]
 
@@ -115,18 +114,20 @@ class _Subject:
         self._reader, self._table, self._facts = reader, facts.name, facts
         self._at, self._against, self._now = at, against, now
         self.only_timely = self.allow_inherited = False
-        self._sketches: dict[tuple[int | str, str], dict[int, Row]] = {}
-        self._records: dict[int | None, list[Row]] = {}
-        self.older: dict[int | str, TableSummary] = {}
+        self._records = Records(reader, facts.name, at)
         self.about_added: Sequence[Rule] = ()
         self._loads: dict[int | None, _Subject] = {}
+
+    def take(self, snapshot: int | str, summary: TableSummary) -> None:
+        """Takes the statistics of an earlier snapshot, which need not be read then."""
+        self._records.older[snapshot] = summary
 
     def results(self, rule: Rule) -> Iterator[Result]:
         """The results of a rule; none if it has nothing to compare with, or applies to no column of the table."""
         if rule.of_added:
             yield from self._of_added(rule)
             return
-        if rule.compares and self._against_of(rule) == PREVIOUS and self._previous is None:
+        if rule.compares and self._against_of(rule) == PREVIOUS and self._records.previous is None:
             return  # a first snapshot has no predecessor
         if rule.measure == LEARNED:
             yield from learned.results(self._reader, self._facts, rule, self._now, self.only_timely)
@@ -163,7 +164,7 @@ class _Subject:
     def _before_load(self, rule: Rule) -> int | None:
         """The snapshot since which rows count as added; None if there is none before, so that all do."""
         if self._against_of(rule) in (None, PREVIOUS):
-            return self._previous
+            return self._records.previous
         return int(self._compared(rule))
 
     def _load(self, against: int | None) -> _Subject:
@@ -172,7 +173,7 @@ class _Subject:
         Raises:
             UnknownValue: The files of one of the snapshots are not captured.
         """
-        current = next((row["snapshot_id"] for row in self._snapshots() if self._is_now(row)), None)
+        current = next((row["snapshot_id"] for row in self._records.snapshots() if self._records.is_now(row)), None)
         if current is None:
             raise measures.UnknownValue("nothing captured at the current snapshot")
         has_distinct = any(rule.needs_distinct for rule in self.about_added if not rule.is_of_table)
@@ -183,7 +184,9 @@ class _Subject:
             raise measures.UnknownValue(str(why)) from None
         load = _Subject(self._reader, facts, self._at, against, self._now)
         of_load = {"snapshot_id": current, "freshness": "EXACT", "params": None}
-        load._sketches[current, "NDV"] = {column: of_load | {"data": data} for column, data in thetas.items()}
+        load._records.take_sketches(
+            current, "NDV", {column: of_load | {"data": data} for column, data in thetas.items()}
+        )
         return load
 
     def _columns_of_added(self) -> set[int]:
@@ -288,13 +291,13 @@ class _Subject:
         at = measures.snapshot_of(row, measure)
         if measure not in measures.OF_ROWS or at in (None, row["snapshot_id"]):
             return row
-        own = next((one for one in self._stored(row) if one["snapshot_id"] == at), dict[str, Any]())
+        own = next((one for one in self._records.stored(row) if one["snapshot_id"] == at), dict[str, Any]())
         return row | {name: own.get(name) for name in _OWN}
 
     def _distinct(self, row: Row) -> tuple[float, float] | None:
         """The numbers of distinct values that agree with the sketch of a record's distribution; None without one."""
         at = measures.snapshot_of(row, "ndv")
-        sketch = None if at is None else self._sketch(at, row["column_id"], "NDV")
+        sketch = None if at is None else self._records.sketch(at, row["column_id"], "NDV")
         if sketch is None or sketch["snapshot_id"] != at:
             return None
         low, high = theta_bounds(sketch["data"], DEVIATIONS)
@@ -308,7 +311,7 @@ class _Subject:
         at = row.get("distribution_snapshot_id")
         if measure not in measures.OF_DISTRIBUTION or at in (None, row["snapshot_id"]):
             return bool(row["completeness"] == "PARTIAL")
-        return any(one["snapshot_id"] == at and one["completeness"] == "PARTIAL" for one in self._stored(row))
+        return any(one["snapshot_id"] == at and one["completeness"] == "PARTIAL" for one in self._records.stored(row))
 
     # Measures.
 
@@ -334,14 +337,14 @@ class _Subject:
 
         A value that is inherited from that very snapshot is compared with the one before.
         """
-        old, new = self._record_at(self._compared(rule), row), self._facts.table if row is None else row
+        old, new = self._records.at(self._compared(rule), row), self._facts.table if row is None else row
         at = measures.inherited_from(new, rule.measure)
         if old is not None and at is not None and at == measures.snapshot_of(old, rule.measure):
             if self._against_of(rule) != PREVIOUS:
                 raise measures.UnknownValue(f"both are of snapshot {at}")
-            if not (earlier := self._earlier_rows(None, at)):
+            if not (earlier := self._records.earlier(None, at)):
                 raise _NoHistory
-            old = self._record_at(earlier[-1]["snapshot_id"], row)
+            old = self._records.at(earlier[-1]["snapshot_id"], row)
         if old is None or new is None:
             raise measures.UnknownValue("not captured at both snapshots")
         return old, new
@@ -361,7 +364,7 @@ class _Subject:
 
     def _age(self) -> tuple[float, None, str]:
         """Seconds since the current snapshot was committed; since its capture if the commit time is unknown."""
-        current = [row for row in self._snapshots() if self._is_now(row)]
+        current = [row for row in self._records.snapshots() if self._records.is_now(row)]
         committed = current[0]["committed_at"] if current else None
         if committed is not None:
             return (self._now - committed).total_seconds(), None, ""
@@ -372,7 +375,7 @@ class _Subject:
         return (self._now - captured).total_seconds(), None, "since the capture"
 
     def _schema_changes(self, against: int | str) -> Found:
-        older = self._summary(against)
+        older = self._records.summary(against)
         if not older.rows or not self._facts.rows:
             at = "the current snapshot" if older.rows else f"snapshot {against}"
             raise measures.UnknownValue(f"no columns captured at {at}")
@@ -426,7 +429,7 @@ class _Subject:
         return Found(Fraction(known))
 
     def _containment(self, rule: Rule, row: Row) -> Found:
-        sketch = self._sketch(self._at, row["column_id"], "NDV")
+        sketch = self._records.sketch(self._at, row["column_id"], "NDV")
         found = references.containment(self._reader, self._table, row, sketch, rule.of)
         return self._of_sketches(found, sketch)
 
@@ -451,7 +454,9 @@ class _Subject:
             .sort_by("rank")
             .to_pylist()
         )
-        if not found and ((kind := measures.kind_of(row)) in NESTED or self._sketch(self._at, row["column_id"], "MCV")):
+        if not found and (
+            (kind := measures.kind_of(row)) in NESTED or self._records.sketch(self._at, row["column_id"], "MCV")
+        ):
             raise measures.DoesNotApply(f"this {kind} column has no values that are common")
         if not found:
             raise measures.UnknownValue("no most common values; capture the kind MCV")
@@ -489,7 +494,7 @@ class _Subject:
     def _window(self, limit: Limit, rule: Rule, row: Row | None) -> list[Found]:
         """The values at earlier snapshots that a limit is made of, the newest first."""
         at = measures.inherited_from(self._facts.table if row is None else row, rule.measure)
-        earlier = [one for one in self._earlier_rows(row, at) if measures.number_in(one, rule.measure) is not None]
+        earlier = [one for one in self._records.earlier(row, at) if measures.number_in(one, rule.measure) is not None]
         whole = [one for one in reversed(earlier) if not measures.is_uncertain(one, rule.measure)][: limit.window]
         if len(whole) < limit.least_values:
             enough = len(earlier) >= limit.least_values
@@ -519,27 +524,6 @@ class _Subject:
             raise measures.UnknownValue(f'nothing captured of the column "{column}" at the current snapshot')
         raise measures.NeverKnown(f'no such column: "{column}"')
 
-    def _earlier_rows(self, row: Row | None, before: int | None = None) -> list[Row]:
-        """The stored records of a column, or of the table, at snapshots before the current one, oldest first.
-
-        Args:
-            before: The snapshot that an inherited value is of, whose own verdict is repeated; None for the current one.
-        """
-        earlier = (one for one in self._stored(row) if one["snapshot_id"] not in self._not_earlier)
-        return list(takewhile(lambda one: one["snapshot_id"] != before, earlier))
-
-    def _stored(self, row: Row | None) -> list[Row]:
-        """The stored records of a column, or of the table, oldest first."""
-        column_id = None if row is None else row["column_id"]
-        if column_id not in self._records:
-            if row is None:
-                self._records[None] = history.table_rows(self._reader, self._table)
-            else:
-                of_column = equal("column_id", column_id)
-                rows = read_table(self._reader, "stats.columns", self._table, None, of_column).to_pylist()
-                self._records[column_id] = history.in_order(self._reader, self._table, rows)
-        return self._records[column_id]
-
     def _drift(self, rule: Rule, row: Row, kind: str) -> Found:
         if kind not in NUMERIC:
             raise measures.DoesNotApply(
@@ -547,8 +531,8 @@ class _Subject:
                 "has none; use ndv, distinct_fraction, null_fraction or avg_width_bytes"
             )
         against = self._compared(rule)
-        after = self._sketch(self._at, row["column_id"])
-        before = self._sketch(against, row["column_id"])
+        after = self._records.sketch(self._at, row["column_id"])
+        before = self._records.sketch(against, row["column_id"])
         if before is None or after is None:
             at = "the current snapshot" if before else f"snapshot {against}"
             raise measures.UnknownValue(f"no quantile sketch at {at}; capture the kind HISTOGRAM there")
@@ -556,82 +540,37 @@ class _Subject:
         if distance is None:
             raise measures.UnknownValue("no values")
         error = distance.error
-        told, unseen = [f"against {against}" + (f", ±{number(error, 3)}" if error else "")], 0.0
+        told = [f"against {against}" + (f", ±{number(error, 3)}" if error else "")]
         if distance.tails > distance.shares:
             was, now = distance.beyond
             told.append(f"far from the earlier values lie {number(now, 3)} of the rows, before {number(was, 3)}")
-        for snapshot, sketch in ((against, before), (row["snapshot_id"], after)):
-            at = "the current snapshot" if sketch is after else f"snapshot {snapshot}"
-            if sketch is before and sketch["snapshot_id"] != snapshot:
-                told.append(f"the sketch of {at} is inherited from {sketch['snapshot_id']}")
+        if before["snapshot_id"] != against:
+            told.append(f"the sketch of snapshot {against} is inherited from {before['snapshot_id']}")
+        unseen = 0.0
+        for at, sketch in ((f"snapshot {against}", before), ("the current snapshot", after)):
             if lacking := drift.unseen(sketch["data"], sketch["params"]):
+                unseen += lacking
                 told.append(
                     f"the sketch of {at} is of a part of the rows and may lack {number(lacking, 3)} of the values; "
                     "capture HISTOGRAM without sampling"
                 )
-                unseen += lacking
         extent = None
         if error or unseen:
             extent = distance.least(unseen), distance.most(unseen)
         return self._of_sketches(Found(distance.value, extent, "; ".join(told)), after, before)
 
-    def _sketch(self, snapshot: int | str, column_id: int, role: str = "QUANTILES") -> Row | None:
-        if (snapshot, role) not in self._sketches:
-            rows = references.sketches(self._reader, self._table, role, snapshot)
-            self._sketches[snapshot, role] = {row["column_id"]: row for row in rows}
-        return self._sketches[snapshot, role].get(column_id)
-
     # Snapshots.
-
-    def _record_at(self, snapshot: int | str, row: Row | None) -> Row | None:
-        """The record of a column, or of the table, at another snapshot."""
-        summary = self._summary(snapshot)
-        if row is None:
-            return summary.table
-        return next((one for one in summary.rows if one["column_id"] == row["column_id"]), None)
-
-    def _summary(self, snapshot: int | str) -> TableSummary:
-        """The statistics of an earlier snapshot."""
-        if snapshot not in self.older:
-            self.older[snapshot] = table_summary.gather(self._reader, self._table, snapshot)
-        return self.older[snapshot]
-
-    def _snapshots(self) -> list[Row]:
-        return history.snapshots(self._reader, self._table)
-
-    def _is_now(self, snapshot: Row) -> bool:
-        """True for the snapshot whose statistics are checked."""
-        return bool(snapshot["is_current"] if self._at == "current" else snapshot["snapshot_id"] == self._at)
 
     def _against_of(self, rule: Rule) -> int | str | None:
         return self._against if rule.against is None else rule.against
 
     def _compared(self, rule: Rule) -> int | str:
         """The snapshot that a rule compares with."""
-        words = {PREVIOUS: self._previous, FIRST: self._first}
+        words = {PREVIOUS: self._records.previous, FIRST: self._records.first}
         against = self._against_of(rule)
         against = words.get(against, against) if isinstance(against, str) else against
         if against is None:  # `check` refuses a rule without one, and `results` leaves out one without a predecessor
             raise measures.UnknownValue("no snapshot is captured")
-        if rule.against is not None and against not in [row["snapshot_id"] for row in self._snapshots()]:
+        if rule.against is not None and against not in [row["snapshot_id"] for row in self._records.snapshots()]:
             raise measures.NeverKnown(f"snapshot {against} does not exist")
         return against
-
-    @cached_property
-    def _previous(self) -> int | None:
-        """The captured snapshot before the current one."""
-        older = self._earlier_rows(None)
-        return older[-1]["snapshot_id"] if older else None
-
-    @cached_property
-    def _first(self) -> int | None:
-        """The oldest captured snapshot."""
-        stored = self._stored(None)
-        return stored[0]["snapshot_id"] if stored else None
-
-    @cached_property
-    def _not_earlier(self) -> set[int]:
-        """The current snapshot, and those after it: a table that was rolled back has some."""
-        snapshots = self._snapshots()
-        place = next((place for place, row in enumerate(snapshots) if self._is_now(row)), len(snapshots))
-        return {row["snapshot_id"] for row in snapshots[place:]}
