@@ -45,6 +45,21 @@ USABLE_COLUMNS: Final = (
 """The columns that `usable_for` depends on besides freshness; flights without bounds lack the last four."""
 
 
+def held_sql(is_own: str) -> str:
+    """SQL of the freshness of a row that holds at a requested snapshot; `is_own` is true if that is the row's own."""
+    return f"CASE WHEN {is_own} THEN '{EXACT}' ELSE '{INHERITED}' END"
+
+
+def held_arrow(is_own: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """`held_sql` in Arrow, of each row (utf8); null where it is not known whether a snapshot is the row's own."""
+    return pc.if_else(is_own, EXACT, INHERITED)
+
+
+def held(is_own: bool) -> str:
+    """`held_sql` of one row."""
+    return EXACT if is_own else INHERITED
+
+
 def freshness_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
     """SQL of the freshness of a record: EXACT, INHERITED or STALE; NULL if it is newer than what is requested.
 

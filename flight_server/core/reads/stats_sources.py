@@ -28,7 +28,6 @@ from store.duckdb.layout import (
 from store.history.spans import holds_sql, schema_sql
 from store.model.freshness import (
     EXACT,
-    INHERITED,
     PLANNING,
     STALE,
     USABLE_COLUMNS,
@@ -36,6 +35,8 @@ from store.model.freshness import (
     freshness_sql,
     group_rank_sql,
     has_sql,
+    held_arrow,
+    held_sql,
     oldest_sql,
     rank_sql,
     stored_freshness_sql,
@@ -166,11 +167,6 @@ def _plain_rows(name: str, scope: ReadScope, parameters: list[Any], used: Set[st
     return base, at, "a.snapshot_id" if scope.snapshot is None else current
 
 
-def _label(is_exact: str) -> str:
-    """SQL of the freshness of a row that holds at the requested snapshot."""
-    return f"CASE WHEN {is_exact} THEN '{EXACT}' ELSE '{INHERITED}' END"
-
-
 def _labels(flight: Flight, at: str, requested: str) -> dict[str, str]:
     """SQL of the labels of rows that hold at a requested snapshot, and of what depends on them.
 
@@ -180,13 +176,13 @@ def _labels(flight: Flight, at: str, requested: str) -> dict[str, str]:
     """
     is_exact = f"{at}.snapshot_id = {requested}"
     columns = {
-        "freshness": _label(is_exact),
+        "freshness": held_sql(is_exact),
         "usable_for": usable_for_sql(is_exact, "s", flight.schema.names),
     }
     if flight.name in GROUPED:
         is_exact = f"s.distribution_snapshot_id = {requested}"
-        inherited = f"WHEN s.distribution_snapshot_id IS NOT NULL THEN '{INHERITED}' END"
-        columns["distribution_freshness"] = f"CASE WHEN {is_exact} THEN '{EXACT}' {inherited}"
+        held = held_sql(is_exact)
+        columns["distribution_freshness"] = f"CASE WHEN s.distribution_snapshot_id IS NOT NULL THEN {held} END"
         columns["ndv_exact"] = _exactness(is_exact)
     return columns
 
@@ -214,11 +210,11 @@ def with_labels(rows: pa.Table, requested: pa.Array | int) -> pa.Table:
         requested: Id of the requested snapshot of the table of each row (int64), or of all.
     """
     is_exact = pc.equal(rows["snapshot_id"], requested)
-    label = pc.if_else(is_exact, EXACT, INHERITED)
+    label = held_arrow(is_exact)
     labels = {"freshness": label, "usable_for": usable_for_arrow(label, rows)}
     if "ndv_exact" in rows.column_names:
         has_exact = pc.equal(rows["distribution_snapshot_id"], requested)
-        labels["distribution_freshness"] = pc.if_else(has_exact, EXACT, INHERITED)
+        labels["distribution_freshness"] = held_arrow(has_exact)
         labels["ndv_exact"] = pc.if_else(rows["ndv_exact"], has_exact, rows["ndv_exact"])
         rows = rows.drop_columns(["ndv_exact"])
     for name, values in labels.items():
@@ -333,12 +329,12 @@ def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
     if not scope.current:
         return _best_rows(name, scope, parameters, BY_SNAPSHOT[name]), parameters
     (at, older), is_exact = parts(name), "r.snapshot_id = t.current_snapshot_id"
-    whole, labels = "TRUE", {"freshness": _label(is_exact)}
+    whole, labels = "TRUE", {"freshness": held_sql(is_exact)}
     records = f"(SELECT {record_columns(name)} FROM {older} WHERE NOT is_copy)"
     if name in GROUPED:
         whole, is_exact = "r.distribution_snapshot_id IS NOT NULL", "r.distribution_snapshot_id = t.current_snapshot_id"
         records, labels["distribution_snapshot_id"] = BY_SNAPSHOT[name], "r.distribution_snapshot_id"
-        labels["distribution_freshness"] = _label(is_exact)
+        labels["distribution_freshness"] = held_sql(is_exact)
     columns = ["r.table_key", "r.snapshot_id", *(f'r."{column}"' for column in stored_columns(name))]
     columns += [f"{sql} AS {label}" for label, sql in labels.items()]
     current = (
@@ -393,7 +389,7 @@ def _plain_sketches(family: str, scope: ReadScope) -> tuple[str, list[Any]]:
     parameters: list[Any] = []
     base, at, requested = _plain_rows(family, scope, parameters, None)
     own = f"{at}.snapshot_id"
-    label = stored_freshness_sql(own, requested) if scope.is_stored else _label(f"{own} = {requested}")
+    label = stored_freshness_sql(own, requested) if scope.is_stored else held_sql(f"{own} = {requested}")
     join = _JOIN_TABLES if requested.startswith("t.") else ""
     columns = ", ".join(f's."{name}"' for name in stored_columns(family))
     return (
