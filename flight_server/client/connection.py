@@ -18,7 +18,7 @@ import pyarrow.flight as flight
 
 from flight_server.client.conditions.exact_json import dumps
 from flight_server.client.errors import UNAVAILABLE, clear_errors, reason
-from flight_server.client.unreachable import explained, without_proxy_on_loopback
+from flight_server.client.unreachable import address_of, explained, without_proxy_on_loopback
 
 T = TypeVar("T")
 
@@ -76,9 +76,9 @@ class Connection:
     """A connection to a statflight server. Thread-safe.
 
     Args:
-        uri: `grpc://host:port` or `grpc+tls://host:port`, or several with commas between them: reads go to the first
-            that answers, writes to the writer; None for STATFLIGHT_SERVER or the default address, and then for the
-            token of STATFLIGHT_TOKEN unless one is given.
+        uri: `grpc://host:port`, which `host:port` means too, or `grpc+tls://host:port`, or several with commas between
+            them: reads go to the first that answers, writes to the writer; None for STATFLIGHT_SERVER or the default
+            address, and then for the token of STATFLIGHT_TOKEN unless one is given.
         token: Bearer token sent with every call.
         tls_roots: PEM certificates of the authorities to trust: a path, or the bytes.
         tls_cert: The client's PEM certificate, for mutual TLS: a path, or the bytes.
@@ -91,6 +91,7 @@ class Connection:
 
     Raises:
         ImportError: `attempts` is greater than 1, and the extra `client` is not installed.
+        pa.ArrowInvalid: The address is of another kind, such as that of pages.
         RuntimeError: The process was forked from one with a connection; calls raise it too.
     """
 
@@ -120,9 +121,12 @@ class Connection:
             require("stamina", "retries")
         self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         with clear_errors():
-            addresses = [part.strip() for part in uri.split(",") if part.strip()] or [uri]
+            addresses = [address_of(part) for part in uri.split(",") if part.strip()] or [uri]
             self._flights = [flight.connect(at, **without_proxy_on_loopback(at, connection)) for at in addresses]
         self._addresses = addresses
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.uri}>"
 
     def __enter__(self) -> Self:
         return self

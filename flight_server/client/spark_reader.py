@@ -4,10 +4,10 @@
     spark.dataSource.register(StatflightDataSource)
     columns = spark.read.format("statflight").option("uri", "grpc://…").option("flight", "stats.columns").load()
 
-Options: `uri`, `flight`, and optionally `columns` (names separated by commas), `where` (a condition in SQL, which needs
-the extra `client`), `snapshot` (`current` or an id), `allow_stale`, `partitions` (endpoints that tasks read in
-parallel, 4), `token`, `tls_roots` (a PEM file). Needs pyspark and pyarrow; executors need pyarrow alone, since this
-code goes to them with the query.
+Options: `flight`, and optionally `uri` (that of STATFLIGHT_SERVER, where the driver runs), `columns` (names with commas
+between them), `where` (a condition in SQL, which needs the extra `client`), `snapshot` (`current` or an id),
+`allow_stale`, `partitions` (endpoints that tasks read in parallel, 4), `token`, `tls_roots` (a PEM file). Needs pyspark
+and pyarrow; executors need pyarrow alone, since this code goes to them with the query.
 
 The server applies `where`, and Spark the filters of queries. The reader takes none of those (`pushFilters`): all
 queries of a loaded DataFrame share one reader in Spark 4.3, the last to take filters, and so got the rows of another.
@@ -15,6 +15,7 @@ queries of a loaded DataFrame share one reader in Spark 4.3, the last to take fi
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,7 +101,12 @@ class StatflightReader(DataSourceReader):
 
 def _server(options: Mapping[str, str]) -> _Server:
     roots = options.get("tls_roots")
-    return _Server(_given(options, "uri"), options.get("token"), Path(roots).read_bytes() if roots else None)
+    uri, token = options.get("uri"), options.get("token")
+    if not uri and (uri := os.environ.get("STATFLIGHT_SERVER")):
+        token = token or os.environ.get("STATFLIGHT_TOKEN")
+    if not uri:
+        uri = _given(options, "uri", " or set STATFLIGHT_SERVER where the driver runs")
+    return _Server(uri, token, Path(roots).read_bytes() if roots else None)
 
 
 def _command(options: Mapping[str, str]) -> dict[str, Any]:
@@ -119,8 +125,8 @@ def _command(options: Mapping[str, str]) -> dict[str, Any]:
     return command
 
 
-def _given(options: Mapping[str, str], name: str) -> str:
+def _given(options: Mapping[str, str], name: str, more: str = "") -> str:
     value = options.get(name)
     if not value:
-        raise ValueError(f'the option "{name}" is missing: spark.read.format("statflight").option("{name}", …)')
+        raise ValueError(f'the option "{name}" is missing: spark.read.format("statflight").option("{name}", …){more}')
     return value

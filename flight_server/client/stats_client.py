@@ -87,7 +87,9 @@ class StatsClient(StatsReader):
             pa.ArrowKeyError: UNKNOWN_TABLE.
         """
         said = {"owner": owner, "tags": None if tags is None else list(tags), "notes": notes}
-        answer = self.actions.call("describe", {"table": table} | {k: v for k, v in said.items() if v is not None})
+        answer = self.actions.call(
+            "describe", {"table": self.find_table(table)} | {k: v for k, v in said.items() if v is not None}
+        )
         described: dict[str, Any] = answer[0]
         return described
 

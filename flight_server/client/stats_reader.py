@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from flight_server.client.capture_requests import pick_column, unknown_column
 from flight_server.client.connection import Connection, require
-from flight_server.client.table_names import full_name, of_table
+from flight_server.client.table_names import COLUMNS, full_name, name_parts, of_table
 
 if TYPE_CHECKING:
     from flight_server.client.answer import Answer
@@ -121,7 +121,7 @@ class StatsReader(Connection):
         """Reads the column statistics of a table, `stats.columns`.
 
         Args:
-            table: Full name, `catalog.schema.table`. The other arguments are those of `read`.
+            table: Name of the table, as of `find_table`. The other arguments are those of `read`.
 
         Returns:
             One row per column and stored snapshot, or one per column with `snapshot`.
@@ -143,7 +143,7 @@ class StatsReader(Connection):
         """Reads the files of a table, `stats.files`.
 
         Args:
-            table: Full name, `catalog.schema.table`. The other arguments are those of `read`.
+            table: Name of the table, as of `find_table`. The other arguments are those of `read`.
 
         Returns:
             One row per file of the snapshot; of each stored one with "all".
@@ -165,7 +165,7 @@ class StatsReader(Connection):
         """Reads the rows about one table in any flight that has table_catalog, table_schema and table_name.
 
         Args:
-            table: Full name, `catalog.schema.table`. The other arguments are those of `read`.
+            table: Name of the table, as of `find_table`. The other arguments are those of `read`.
 
         Returns:
             The rows; empty if the table exists but has none in the flight.
@@ -174,6 +174,7 @@ class StatsReader(Connection):
             pa.ArrowKeyError: UNKNOWN_TABLE: the table does not exist.
         """
         tree = [] if where is None else _tree(where)
+        table = self.find_table(table)
         scope = of_table(table) + (tree if isinstance(tree, list) else [tree])
         rows = self.read(flight, columns, scope, snapshot, allow_stale)
         if not rows.num_rows:
@@ -191,7 +192,7 @@ class StatsReader(Connection):
         """Reads the quantiles of a table's columns, or of one.
 
         Args:
-            table: Full name of the table.
+            table: Name of the table, as of `find_table`.
             column: Name of a column, or `#<column_id>`; None for all. The other arguments are those of `read`.
 
         Returns:
@@ -207,7 +208,7 @@ class StatsReader(Connection):
         """Reads the statistics of a column at every captured snapshot, oldest first.
 
         Args:
-            table: Full name of the table.
+            table: Name of the table, as of `find_table`.
             column: Name of the column that has it now, else of the last one that had it; or `#<column_id>`.
 
         Returns:
@@ -217,6 +218,7 @@ class StatsReader(Connection):
             pa.ArrowKeyError: UNKNOWN_TABLE; or UNKNOWN_COLUMN: neither the column nor statistics of it exist.
             pa.ArrowInvalid: AMBIGUOUS_COLUMN: several columns have the name; use `#<column_id>`.
         """
+        table = self.find_table(table)
         columns = self.read("information_schema.columns", ["column_name", "column_id"], of_table(table)).to_pylist()
         choice = [row for row in columns if row["column_name"] == column]
         if not choice:
@@ -254,7 +256,7 @@ class StatsReader(Connection):
         """Reads the current statistics of a table in Arrow's statistics schema.
 
         Args:
-            table: Full name of the table.
+            table: Name of the table, as of `find_table`.
 
         Returns:
             `struct<column: int32, statistics: map<dictionary<utf8>, dense_union<…>>>`: a row for the table, whose
@@ -303,7 +305,7 @@ class StatsReader(Connection):
         """Plans a scan: finds the files that can have a row for which a condition is true.
 
         Args:
-            table: Full name of the table.
+            table: Name of the table, as of `find_table`.
             where: Condition on its rows, as in `read`; None for all rows.
             columns: Columns to be read; None for all.
             snapshot: "current" or an id.
@@ -318,6 +320,7 @@ class StatsReader(Connection):
         """
         from flight_server.client.scan import Scan
 
+        table = self.find_table(table)
         command: dict[str, Any] = {"scan": table, "snapshot": snapshot} | _selection(where, columns)
         return Scan(self.read_table, table, self.get(command))
 
@@ -332,7 +335,7 @@ class StatsReader(Connection):
         """Estimates what a condition leaves of a table, without opening a file.
 
         Args:
-            table: Full name of the table.
+            table: Name of the table, as of `find_table`.
             where: Condition on its rows, as in `scan`; None for all rows.
             columns: Columns to be read; None for all.
             snapshot: "current" or an id.
@@ -346,7 +349,7 @@ class StatsReader(Connection):
             pa.ArrowKeyError: UNKNOWN_TABLE, UNKNOWN_SNAPSHOT.
             pa.ArrowInvalid: See `scan`.
         """
-        body: dict[str, Any] = {"table": table, "snapshot": snapshot} | _selection(where, columns)
+        body: dict[str, Any] = {"table": self.find_table(table), "snapshot": snapshot} | _selection(where, columns)
         (found,) = self.act("estimate", body)
         return dict(found)
 
@@ -370,17 +373,42 @@ class StatsReader(Connection):
         (found,) = self.act("answer", {"sql": sql, "snapshot": snapshot})
         return Answer.of_result(found)
 
+    def find_table(self, name: str) -> str:
+        """The full name of a table.
+
+        Args:
+            name: `catalog.schema.table`, which is returned without a call; or its end, `schema.table` or `table`.
+
+        Raises:
+            pa.ArrowKeyError: UNKNOWN_TABLE: no table ends so; suggests the nearest name.
+            pa.ArrowInvalid: AMBIGUOUS_TABLE: several do; the message names them.
+            ValueError: The name is malformed.
+        """
+        parts = name_parts(name)
+        if len(parts) > 2:
+            return name
+        end = dict(zip(reversed(COLUMNS), reversed(parts), strict=False))
+        where = [{"column": column, "op": "EQ", "values": [part]} for column, part in end.items()]
+        found = [full_name(row) for row in self.read("information_schema.tables", list(COLUMNS), where).to_pylist()]
+        if not found:
+            raise self._unknown_table(name)
+        if len(found) > 1:
+            raise pa.ArrowInvalid(f'[AMBIGUOUS_TABLE] "{name}" may be {" or ".join(sorted(found))}; name one in full')
+        return found[0]
+
     def require_table(self, table: str) -> None:
         """Checks that a table, given by its full name, exists.
 
         Raises:
             pa.ArrowKeyError: UNKNOWN_TABLE: the table does not exist; suggests the nearest name.
         """
-        if self.read("information_schema.tables", ["table_name"], of_table(table)).num_rows:
-            return
+        if not self.read("information_schema.tables", ["table_name"], of_table(table)).num_rows:
+            raise self._unknown_table(table)
+
+    def _unknown_table(self, table: str) -> pa.ArrowKeyError:
         near = difflib.get_close_matches(table, [full_name(row) for row in self.tables().to_pylist()], 1, 0.6)
         hint = f'; did you mean "{near[0]}"?' if near else "; `statflight query information_schema.tables` lists them"
-        raise pa.ArrowKeyError(f'[UNKNOWN_TABLE] no table "{table}"{hint}')
+        return pa.ArrowKeyError(f'[UNKNOWN_TABLE] no table "{table}"{hint}')
 
 
 def _named(column: str) -> list[dict[str, Any]]:

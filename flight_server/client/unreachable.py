@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import pyarrow as pa
+
 CANNOT: Final = "cannot connect to"  # begins the message of an error whose cause is known
 NO_PROXY: Final = ("grpc.enable_http_proxy", 0)
 _PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")  # gRPC takes the first that is set, for any address
@@ -24,7 +26,11 @@ _NO_CERTIFICATE: Final = (
     " STATFLIGHT_TLS_CLIENT_CERT and STATFLIGHT_TLS_CLIENT_KEY, or tls_cert and tls_key"
 )
 _MAYBE_TLS: Final = "the server closed the connection; if it requires TLS, its address begins with grpc+tls://"
-_SOMETHING_ELSE: Final = "something else than a Flight server listens there"
+_SOMETHING_ELSE: Final = (
+    "something else than a Flight server listens there, perhaps its pages, which have a port of their own; the address"
+    " for clients is the one that `statflight serve` prints"
+)
+_SCHEMES: Final = ("grpc", "grpc+tcp", "grpc+tls", "grpc+unix")
 # For clients with TLS (True), without (False) or both (None): a pattern of gRPC's message, and what it means.
 _CAUSES: Final[tuple[tuple[bool | None, str, str], ...]] = (
     (None, "Failed parsing HTTP/2|before receiving SETTINGS", _SOMETHING_ELSE),
@@ -36,6 +42,25 @@ _CAUSES: Final[tuple[tuple[bool | None, str, str], ...]] = (
     (True, "Socket closed", _NO_CERTIFICATE),
     (False, "failed to connect to all addresses.*Socket closed", _MAYBE_TLS),
 )
+
+
+def address_of(text: str) -> str:
+    """An address as gRPC takes it; one without a scheme is `grpc://`.
+
+    Raises:
+        pa.ArrowInvalid: It has another scheme.
+    """
+    scheme, divider, _ = text.strip().partition("://")
+    if not divider:
+        return f"grpc://{scheme}"
+    if scheme.lower() in _SCHEMES:
+        return text.strip()
+    known = "grpc://host:port, or grpc+tls://host:port for TLS"
+    if scheme.lower() in ("http", "https"):
+        raise pa.ArrowInvalid(
+            f"{text.strip()} is an address of pages; clients need the one that `statflight serve` prints: {known}"
+        )
+    raise pa.ArrowInvalid(f"{text.strip()}: unknown scheme {scheme}; write {known}")
 
 
 def without_proxy_on_loopback(address: str, options: Mapping[str, Any]) -> dict[str, Any]:

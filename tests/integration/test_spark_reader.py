@@ -146,3 +146,11 @@ def test_server_applies_the_condition_of_the_load(spark, uri):
 def test_error_names_a_missing_option():
     with pytest.raises(ValueError, match='"flight" is missing'):
         StatflightDataSource({"uri": "grpc://127.0.0.1:1"}).schema()
+
+
+def test_address_is_that_of_the_variable_where_no_option_names_one(monkeypatch, uri):
+    monkeypatch.setenv("STATFLIGHT_SERVER", uri)
+    assert "row_count" in StatflightDataSource({"flight": "stats.columns"}).schema().names
+    monkeypatch.delenv("STATFLIGHT_SERVER")
+    with pytest.raises(ValueError, match=r'"uri" is missing.*STATFLIGHT_SERVER'):
+        StatflightDataSource({"flight": "stats.columns"}).schema()

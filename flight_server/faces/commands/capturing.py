@@ -190,11 +190,13 @@ def _tell_end(asked: _Asked, rows: list[dict[str, Any]], started: float) -> None
 
 
 def _seconds(text: str) -> float:
-    """`90`, `90s`, `15m`, `2h` or `1d` in seconds."""
+    """`90s`, `15m`, `2h` or `1d` in seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     if match is None or not float(match[1]):
         misuse(f"--every {text!r}: must be a duration such as 30s, 15m or 2h")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
+    if not match[2]:
+        misuse(f"--every {text!r}: has no unit; write {match[1]}s, {match[1]}m, {match[1]}h or {match[1]}d")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
 
 
 def _partition(text: str) -> dict[str, str | None]:

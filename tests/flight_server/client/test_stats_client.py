@@ -387,6 +387,26 @@ def test_server_error_keeps_its_extra_info(server, client):
     assert failure.value.extra_info == b'{"retryable": true}'
 
 
+def test_a_table_is_found_by_the_end_of_its_name(server, client):
+    others = [TABLE | {"table_schema": "eu"}, TABLE | {"table_name": "items"}]
+    server.rows("information_schema.tables", *(row | {"table_type": "BASE TABLE"} for row in (TABLE, *others)))
+    assert client.find_table("items") == "lake.sales.items"
+    assert client.find_table("sales.orders") == "lake.sales.orders"
+    with pytest.raises(pa.ArrowInvalid, match=r"AMBIGUOUS_TABLE.*lake\.eu\.orders or lake\.sales\.orders"):
+        client.find_table("orders")
+    with pytest.raises(pa.ArrowKeyError, match=r"UNKNOWN_TABLE.*did you mean"):
+        client.columns("sales.order")
+    server.commands.clear()
+    assert client.find_table("a.b.c") == "a.b.c"
+    assert not server.commands  # a full name costs no call
+    client.columns("items")
+    assert {leaf["values"][0] for leaf in server.commands[1]["predicates"]} == {"lake", "sales", "items"}
+
+
+def test_a_client_shows_its_address(server, client):
+    assert repr(client) == f"<StatsClient of {server.uri}>"
+
+
 def test_reason_always_has_a_code():
     assert reason(flight.FlightUnavailableError("nobody there")) == "[UNAVAILABLE] nobody there"
     assert reason(pa.ArrowKeyError("what?")) == "[NOT_FOUND] what?"

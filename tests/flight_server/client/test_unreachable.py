@@ -7,11 +7,12 @@ import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
 from flight_server.client import StatsClient
-from flight_server.client.unreachable import NO_PROXY, explained, proxy_of, without_proxy_on_loopback
+from flight_server.client.unreachable import NO_PROXY, address_of, explained, proxy_of, without_proxy_on_loopback
 from tests.flight_server import certificates
 
 OWN, STRANGER = certificates.make("own"), certificates.make("stranger")
@@ -126,3 +127,23 @@ def test_a_proxy_is_named_with_how_to_avoid_it():
         "cannot connect to grpc://stats:8815: the variable http_proxy sends the connection through the proxy"
         " http://proxy:3128; no_proxy=stats avoids it (failed to connect: Connection refused)"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("stats:8815", "grpc://stats:8815"),
+        (" [::1]:8815 ", "grpc://[::1]:8815"),
+        ("grpc+tls://stats:8815", "grpc+tls://stats:8815"),
+        ("grpc+unix:///run/stats", "grpc+unix:///run/stats"),
+    ],
+)
+def test_an_address_without_a_scheme_is_a_servers(text, address):
+    assert address_of(text) == address
+
+
+def test_an_address_of_another_kind_is_refused_with_the_right_form():
+    with pytest.raises(pa.ArrowInvalid, match=r"is an address of pages.*grpc://host:port"):
+        address_of("http://stats:8816")
+    with pytest.raises(pa.ArrowInvalid, match=r"unknown scheme tcp.*grpc://host:port"):
+        address_of("tcp://stats:8815")
