@@ -97,7 +97,8 @@ class Columns:
     """The schema and the name mapping of a table.
 
     Attributes:
-        left_out: Names of the columns whose type Iceberg lacks, or that a Parquet table does not tell.
+        left_out: Names of the columns whose type Iceberg lacks, or that a Parquet table does not tell, and of those
+            that share a full name, as `a.b` with the field `b` of a struct `a`.
 
     Args:
         struct: The columns in Delta's form.
@@ -108,7 +109,11 @@ class Columns:
         self._primitive, self.left_out = primitive, list[str]()
         mapped = list(_mapped_ids(struct))
         self._ids = count(max(mapped, default=0) + 1)
-        self.fields, self.mapping = self._struct(struct, "")
+        fields, mapping = self._struct(struct, "")
+        unclear = _with_shared_names(fields, mapping)
+        self.left_out += [field["name"] for field in fields if field["id"] in unclear]
+        self.fields = [field for field in fields if field["id"] not in unclear]
+        self.mapping = [mapped for mapped in mapping if mapped["field-id"] not in unclear]
         self.last_id = next(self._ids) - 1
         if not self.fields:
             raise Unimplemented(f"no column has a type of Iceberg: {', '.join(self.left_out) or 'there is none'}")
@@ -176,6 +181,50 @@ class Columns:
             if mapped["field-id"] in ids:
                 mapped["field-id"] = next(self._ids)
         return [(name, types[name]) for name in names]
+
+
+def _with_shared_names(fields: Iterable[Mapping[str, Any]], mapping: Iterable[Mapping[str, Any]]) -> set[int]:
+    """Ids of the columns with a name, or a name within, that is not theirs alone once names are joined by dots.
+
+    Readers refuse a schema in which two fields have one full name. A name mapping is worse: they look columns of files
+    up by full names too, and would take one column for the other. So neither is in the schema or the mapping.
+    """
+    shared: set[int] = set()
+    for names in (_full_names(fields), _mapped_names(mapping)):
+        owners: dict[str, int] = {}
+        for name, id in names:
+            if name in owners:
+                shared |= {owners[name], id}
+            owners[name] = id
+    return shared
+
+
+def _full_names(fields: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, int]]:
+    """Full name of each field of columns, and the id of its column."""
+    for field in fields:
+        for name in _names_within(field["name"], field["type"]):
+            yield name, field["id"]
+
+
+def _names_within(name: str, type: Any) -> Iterable[str]:
+    yield name
+    match type:
+        case {"type": "struct", "fields": fields}:
+            for field in fields:
+                yield from _names_within(f"{name}.{field['name']}", field["type"])
+        case {"type": "list" | "map"}:
+            for part in _PARTS:
+                if part in type:
+                    yield from _names_within(f"{name}.{part}", type[part])
+
+
+def _mapped_names(mapping: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, int]]:
+    """Full name of each field that is mapped, and the id of its column."""
+    for mapped in mapping:
+        (name,) = mapped["names"]
+        yield name, mapped["field-id"]
+        for within, _ in _mapped_names(mapped.get("fields", ())):
+            yield f"{name}.{within}", mapped["field-id"]
 
 
 def _mapped_ids(type: Any) -> Iterable[int]:

@@ -31,6 +31,7 @@ def struct(*fields: dict) -> dict:
     return {"type": "struct", "fields": list(fields)}
 
 
+PHYSICAL = "delta.columnMapping.physicalName"
 POINT = struct(field("x", "double"), field("tags", {"type": "array", "elementType": "string", "containsNull": True}))
 DELTA = struct(
     field("id", "long"),
@@ -173,3 +174,24 @@ def test_totals_are_texts_and_unknown_ones_are_left_out():
     assert totals(FileTotals(2, 7, 2**63, False, ())) == counted | known
     assert totals(FileTotals(2, None, None, False, ())) == counted
     assert set(totals(FileTotals(0, 0, 0, False, ())).values()) == {"0"}
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [field("a.b", "long"), field("a", struct(field("b", "long")))],
+        [field("a", {"type": "array", "elementType": "long"}), field("a.element", "string")],
+        [field("a", struct(field("b.c", "long"), field("b", struct(field("c", "long")))))],
+        [
+            field("a", "long", **{PHYSICAL: "x.y"}),
+            field("b", struct(field("z", "long", **{PHYSICAL: "y"})), **{PHYSICAL: "x"}),
+        ],
+    ],
+)
+def test_columns_that_share_a_full_name_are_left_out(others):
+    columns = Columns(struct(field("id", "long"), *others, field("b.a", "long")), delta_type)
+    metadata = made(columns, [])
+    assert [field.name for field in metadata.schema().fields] == ["id", "b.a"]
+    assert columns.left_out == [other["name"] for other in others]
+    names = parse_mapping_from_json(metadata.properties["schema.name-mapping.default"]).root
+    assert [field.names for field in names] == [["id"], ["b.a"]]
