@@ -20,6 +20,7 @@ from capture.compute.pieces import scan
 from capture.connectors.progress import one_at_a_time
 from capture.connectors.spi import ScanTask
 from capture.connectors.storage.places import open_place
+from capture.connectors.storage.requests import carried
 from capture.connectors.task_readers import footer
 from store.model.names import dotted_name
 
@@ -48,13 +49,14 @@ def computed(
             poll()
             yield scan(number, task, work)
         return
-    queue = iter(tasks)
+    queue, counted = iter(tasks), carried(scan)
     running: deque[list[Future[list[Answer]]]] = deque()
     with ThreadPoolExecutor(threads, "kernels") as pool:
         try:
             while True:
                 for number, task in itertools.islice(queue, max(0, 2 * threads - len(running))):
-                    running.append([pool.submit(scan, number, task, part) for part in _parts(task, work, threads, few)])
+                    parts = _parts(task, work, threads, few)
+                    running.append([pool.submit(counted, number, task, part) for part in parts])
                 if not running:
                     return
                 poll()

@@ -60,6 +60,10 @@ class MixedConnector(Connector):
     def format_of(self, namespace: str, name: str) -> str:
         return self._part(namespace, name).connector.format
 
+    def mark(self, namespace: str, name: str, before: str | None = None) -> str | None:
+        part = self._part(namespace, name)
+        return part.connector.mark(part.namespace, part.name, before)
+
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
         part = self._part(namespace, name)
         return part.connector.enumerate_snapshots(

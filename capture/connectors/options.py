@@ -21,6 +21,7 @@ _ANY: Final = "catalog"
 DEFAULT_TIMEOUT: Final = 30.0
 
 HOME_PREFIXES: Final = ("publish.", "statistics_from.")  # publish.HOME.OPTION is an option of publications to HOME
+BUDGET: Final = "requests_per_day"
 INCLUDE, EXCLUDE, SOURCE_STATISTICS = "include", "exclude", "source_statistics"
 COMMON: Final = (
     EXCLUDE,
@@ -28,6 +29,7 @@ COMMON: Final = (
     "path_rewrite",
     "policy",
     "publish",
+    BUDGET,
     SECRET_OPTION,
     SOURCE_STATISTICS,
     "statistics_from",
@@ -363,6 +365,19 @@ class TableFilter:
 
     def _matches(self, text: str) -> bool:
         return bool(matcher(self.include).fullmatch(text)) and not matcher(self.exclude).fullmatch(text)
+
+
+def requests_per_day(options: Mapping[str, str]) -> int | None:
+    """The budget of a lake: how many requests a day the watch may make; None for any number.
+
+    Raises:
+        InvalidField: The option is not an integer of at least 0.
+    """
+    if (value := options.get(BUDGET)) is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,15}", text := str(value).strip()):
+        raise InvalidField(f"options.{BUDGET}", "must be an integer ≥ 0", expected="requests a day", actual=value)
+    return int(text)
 
 
 def check_choice(options: Mapping[str, str], name: str, choices: Collection[str]) -> str:

@@ -467,6 +467,33 @@ class Connector(ABC):
         """Row-level deletes, see `iceberg.snapshot_view`; Unimplemented for other formats."""
         raise Unimplemented(f"row-level deletes of format {self.format} are not Iceberg's")
 
+    def mark(self, namespace: str, name: str, before: str | None = None) -> str | None:  # noqa: ARG002  few can tell
+        """A text about a table as it is now, made by one request: while it is the same, so is the table.
+
+        Args:
+            before: The text of an earlier call, which may say where to look.
+
+        Returns:
+            The text; None if the connector cannot tell, so that the table must be described again.
+
+        Raises:
+            NotFound: The table does not exist.
+            UpstreamError: The lake cannot be read.
+        """
+        return None
+
+    def lake_mark(self, before: str | None = None) -> str | None:  # noqa: ARG002  as above
+        """A text about the lake's directories: while it is the same, so are the names of its tables.
+
+        Args:
+            before: The text of an earlier call, to be made anew by a request for each directory around tables; without
+                one, that of the last `list_namespaces` is returned, without a request.
+
+        Returns:
+            The text; None if the connector cannot tell.
+        """
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Releases connections and caches; the connector must not be used afterwards."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from capture.compute.readers.tasks import read as values_of
 from capture.connectors.progress import report
 from capture.connectors.spi import Connector, ScanTask
+from capture.connectors.storage.requests import carried
 
 Partial = TypeVar("Partial")
 
@@ -47,7 +48,7 @@ def scan(
     tasks = connector.plan_files(namespace, name, snapshot_id, ids, frozenset(ids))
     pool = ThreadPoolExecutor(AT_ONCE, "publish-scan")
     try:
-        for done, parts in enumerate(pool.map(of_file, tasks), 1):
+        for done, parts in enumerate(pool.map(carried(of_file), tasks), 1):
             yield from parts
             report(f"{done} files read")
     finally:

@@ -153,6 +153,14 @@ class DeltaConnector(Connector):
             last = version, schema
             yield version, commit, schema
 
+    def mark(self, namespace: str, name: str, before: str | None = None) -> str | None:
+        if not isinstance(self._lake, Lake):  # a catalog may have the name stand for another directory
+            return None
+        return self._lake.mark(namespace, name, before, lambda place: list_log(place).digest)
+
+    def lake_mark(self, before: str | None = None) -> str | None:
+        return self._lake.lake_mark(before) if isinstance(self._lake, Lake) else None
+
     # Statistics.
 
     def capture_snapshot_target_stats(

@@ -20,6 +20,7 @@ import pyarrow.fs as pafs
 
 from capture.connectors.spi import Column, Constraint, Schema
 from capture.connectors.storage.places import Place, read_each
+from capture.connectors.storage.requests import LIST, requested
 from store.model.logical_types import Kind, LogicalType
 
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -84,6 +85,8 @@ def list_log(table: Place) -> LogFiles:
         OSError: The log cannot be listed.
     """
     log = table.below("_delta_log")
+    if log.is_local:
+        requested(LIST)
     infos = log.file_system.get_file_info(pafs.FileSelector(log.path, recursive=False))
     return LogFiles([info for info in infos if info.type == pafs.FileType.File and info.size])
 

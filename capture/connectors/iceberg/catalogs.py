@@ -33,8 +33,9 @@ from capture.connectors.retry import ATTEMPTS
 from capture.connectors.retry import retried as again
 from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.spi import ConnectorConfig
-from capture.connectors.storage.lake_directories import Lake
+from capture.connectors.storage.lake_directories import Lake, listing_digest
 from capture.connectors.storage.places import NoLake, Place, Unreadable, open_place, unknown_table
+from capture.connectors.storage.requests import GET, requested
 from store.duckdb.lru import LruCache
 from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 
@@ -131,6 +132,9 @@ class Tables(Protocol):
             NotFound: The table does not exist.
         """
 
+    def mark(self, namespace: str, name: str, before: str | None) -> str | None:
+        """See `Connector.mark`."""
+
     def close(self) -> None:
         """Releases connections and parsed metadata."""
 
@@ -181,6 +185,15 @@ class Directory(Lake):
             metadata = read_metadata(self._io, location)
             self._parsed.put(location, metadata)
         return LoadedTable(namespace, name, metadata, self._io, location)
+
+    def mark(
+        self,
+        namespace: str,
+        name: str,
+        before: str | None,
+        state: Callable[[Place], str] = lambda place: listing_digest(place, "metadata"),
+    ) -> str | None:
+        return super().mark(namespace, name, before, state)
 
     def close(self) -> None:
         """Drops parsed metadata."""
@@ -233,6 +246,11 @@ class OneFile(Tables):
             raise unknown_table(namespace, name, [self._name])
         return LoadedTable(namespace, name, read_metadata(self._io, self._location), self._io, self._location)
 
+    def mark(self, namespace: str, name: str, before: str | None) -> str | None:  # noqa: ARG002  nothing to look up
+        if name not in self.names(namespace):
+            raise unknown_table(namespace, name, [self._name])
+        return self._location if self._io.new_input_here(self._location).exists() else None
+
     def close(self) -> None: ...
 
 
@@ -267,6 +285,20 @@ class CatalogTables(Tables):
         return LoadedTable(
             namespace, name, table.metadata, io, table.metadata_location, table, server_commits=self._kind == "rest"
         )
+
+    def mark(self, namespace: str, name: str, before: str | None) -> str | None:
+        """The address of the table's metadata file, which never changes; from a REST catalog with the tag by which it
+        answers that nothing has changed."""
+        path = self._path(namespace)
+        match self._kind:
+            case "sql":
+                return retried(_location_in_sql, self._opened(), ".".join(path), name)
+            case "glue":
+                return retried(_location_in_glue, self._opened(), ".".join(path), name)
+            case "rest":
+                catalog = self._opened()
+                return retried(catalog.mark, (*path, name), before) if isinstance(catalog, TimedRestCatalog) else None
+        return None
 
     def close(self) -> None:
         catalog, self._catalog = self._catalog, None
@@ -323,8 +355,35 @@ def _glue(name: str, properties: Mapping[str, str], seconds: float) -> Catalog:
     session = get_session()
     waits = Config(connect_timeout=min(10.0, seconds), read_timeout=seconds)
     session.set_default_client_config(waits)
+    session.register("before-send.glue", lambda **_: requested(GET))
     limits: dict[str, Any] = {"glue.max-retries": ATTEMPTS, "botocore_session": session}
     return load_catalog(name, **{**limits, **properties})
+
+
+def _location_in_sql(catalog: Any, namespace: str, name: str) -> str | None:
+    """The address of a table's metadata file in an SQL catalog; None if it does not have the table."""
+    from pyiceberg.catalog.sql import IcebergTables
+    from sqlalchemy import select
+    from sqlalchemy.orm import Session
+
+    is_it = (
+        IcebergTables.catalog_name == catalog.name,
+        IcebergTables.table_namespace == namespace,
+        IcebergTables.table_name == name,
+    )
+    with Session(catalog.engine) as session:
+        location: str | None = session.scalar(select(IcebergTables.metadata_location).where(*is_it))
+    return location
+
+
+def _location_in_glue(catalog: Any, namespace: str, name: str) -> str | None:
+    """The address of a table's metadata file in a Glue catalog; None if it does not have the table."""
+    try:
+        table = catalog.glue.get_table(DatabaseName=namespace, Name=name)["Table"]
+    except catalog.glue.exceptions.EntityNotFoundException:
+        return None
+    location: str | None = (table.get("Parameters") or {}).get("metadata_location")
+    return location
 
 
 def _check_aws_credentials(properties: Mapping[str, str]) -> None:

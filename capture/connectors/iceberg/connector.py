@@ -27,6 +27,7 @@ from capture.connectors.spi import (
     declared,
 )
 from capture.connectors.storage.immutable_cache import scope
+from capture.connectors.storage.lake_directories import Lake
 from store.model.format_facts import FormatFacts
 
 _FACTS = FormatFacts(merges_rows=False, plain_parquet=True, iceberg_metadata=True)
@@ -89,6 +90,13 @@ class IcebergConnector(Connector):
                 snapshots.append(_snapshot(snapshot, ordinal, schemas[schema.schema_id]))
             live = frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots)
             return SnapshotListing(tuple(snapshots), live, metadata.current_snapshot_id)
+
+    def mark(self, namespace: str, name: str, before: str | None = None) -> str | None:
+        with self.reading(namespace, name):
+            return self._tables.mark(namespace, name, before)
+
+    def lake_mark(self, before: str | None = None) -> str | None:
+        return self._tables.lake_mark(before) if isinstance(self._tables, Lake) else None
 
     def capture_snapshot_target_stats(
         self,

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
+from pyarrow.fs import LocalFileSystem
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, InputStream, OutputFile, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
@@ -23,7 +24,9 @@ from pyiceberg.table.statistics import BlobMetadata
 from capture.connectors.comments import OWN_MARK
 from capture.connectors.options import PathRewrite, is_storage_option, timeout_of
 from capture.connectors.progress import reading
+from capture.connectors.storage.metered import metered
 from capture.connectors.storage.places import ALIASES, Place, local_path, open_place
+from capture.connectors.storage.requests import OPEN, requested
 
 REWRITE = "statflight.path-rewrite"
 INNER_IO = "statflight.py-io-impl"
@@ -78,6 +81,8 @@ class LakeIO(FileIO):
     def new_input_here(self, location: str) -> InputFile:
         """An input for a location that needs no rewriting, because it was found by listing."""
         reading(location)
+        if not urlsplit(location).scheme:
+            requested(OPEN)
         file = self._file_io(location).new_input(location)
         return _MetadataInput(file) if location.endswith(_SUFFIXES) else file
 
@@ -129,8 +134,21 @@ class LakeIO(FileIO):
             if own := self.properties.get(INNER_IO):
                 properties[PY_IO_IMPL] = own
             ours = not own and ALIASES.get(scheme, scheme) in ("gs", "abfss")
-            self._inner[scheme] = PlaceIO(properties) if ours else load_file_io(properties, location)
+            self._inner[scheme] = PlaceIO(properties) if ours else _metered(load_file_io(properties, location))
         return self._inner[scheme]
+
+
+def _metered(file_io: FileIO) -> FileIO:
+    """The `FileIO`, counting its requests to object stores if they are pyarrow's."""
+    if isinstance(file_io, PyArrowFileIO):
+        opened = file_io.fs_by_scheme
+
+        def counted(scheme: str, netloc: str | None = None) -> Any:
+            file_system = opened(scheme, netloc)
+            return file_system if isinstance(file_system, LocalFileSystem) else metered(file_system)
+
+        file_io.fs_by_scheme = counted
+    return file_io
 
 
 class PlaceIO(PyArrowFileIO):

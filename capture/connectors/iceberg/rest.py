@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import Endpoints, RestCatalog
 from pyiceberg.catalog.rest.auth import AuthManager, NoopAuthManager
 
 from capture.connectors.iceberg.io import tolerable
 from capture.connectors.options import timeout_of
+from capture.connectors.storage.requests import GET, requested
 from store.model.errors import InvalidArgument, nearest
 
 _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -44,6 +46,25 @@ class TimedRestCatalog(RestCatalog):
         session.hooks["response"].append(_tolerate)
         return session
 
+    def mark(self, identifier: tuple[str, ...], before: str | None) -> str | None:
+        """The address of a table's metadata file and the tag of the catalog's answer, by one request: with the tag of
+        an earlier mark it is on condition that the answer has changed.
+
+        Returns:
+            The mark, that from before if nothing has changed; None if the catalog does not answer with a table.
+        """
+        url = self.url(Endpoints.load_table, prefixed=True, **self._split_identifier_for_path(identifier))
+        known, tag = json.loads(before) if before else ("", "")
+        response = self._session.get(url, headers={"If-None-Match": tag} if tag else None)
+        if response.status_code == HTTPStatus.NOT_MODIFIED:
+            return before
+        if not response.ok:
+            return None
+        location = response.json().get("metadata-location")
+        if not location or location == known:
+            return before if location else None
+        return json.dumps([location, response.headers.get("ETag", "")])
+
     def _create_legacy_oauth2_auth_manager(self, session: Any) -> AuthManager:
         if not (self.properties.get("token") or self.properties.get("credential")):
             return NoopAuthManager()  # pyiceberg's would send "Bearer None"
@@ -51,7 +72,8 @@ class TimedRestCatalog(RestCatalog):
 
 
 def _tolerate(response: Any, *_: Any, **__: Any) -> Any:
-    """Removes parts of a response that pyiceberg cannot load."""
+    """Counts a response, and removes parts of it that pyiceberg cannot load."""
+    requested(GET, 1, len(response.content or b""))
     if response.content:
         response._content = tolerable(response.content)
     return response

@@ -13,6 +13,7 @@ import lance
 import pyarrow.fs as pafs
 
 from capture.connectors.lance import holds_table
+from capture.connectors.lance.io_counts import count_reads
 from capture.connectors.lance.snapshot_view import SnapshotView, to_schema
 from capture.connectors.lance.statistics import dataset_uri
 from capture.connectors.options import check_options, patient
@@ -27,7 +28,7 @@ from capture.connectors.spi import (
     SnapshotSelection,
     TableDescriptor,
 )
-from capture.connectors.storage.lake_directories import Lake
+from capture.connectors.storage.lake_directories import Lake, listing_digest
 from capture.connectors.storage.places import Place, unknown_snapshot, unknown_table
 from store.model.errors import NotFound, first_line
 from store.model.format_facts import FormatFacts
@@ -69,6 +70,7 @@ class LanceConnector(Connector):
     def _snapshots(self, namespace: str, name: str, wanted: SnapshotSelection) -> SnapshotListing:
         with self._opened(namespace, name) as (dataset, place):
             versions = sorted(dataset.versions(), key=lambda version: version["version"])
+            count_reads(dataset, lists=1)
             live = frozenset(int(version["version"]) for version in versions)
             new = [version for version in versions if int(version["version"]) in wanted]
             manifests = _manifests(place) if new else {}
@@ -76,6 +78,13 @@ class LanceConnector(Connector):
             # a manifest has the time of its commit in microseconds
             identities = {int(version["version"]): version["timestamp"].isoformat() for version in versions}
             return SnapshotListing(snapshots, live, max(live, default=None), identities)
+
+    def mark(self, namespace: str, name: str, before: str | None = None) -> str | None:
+        find = self._place(namespace, name).stem if before is None else name
+        return self._lake.mark(namespace, find, before, lambda place: listing_digest(place, "_versions"))
+
+    def lake_mark(self, before: str | None = None) -> str | None:
+        return self._lake.lake_mark(before)
 
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None
@@ -114,7 +123,11 @@ class LanceConnector(Connector):
                     dataset = dataset.checkout_version(version)
                 except (ValueError, OSError):
                     raise unknown_snapshot(namespace, name, version) from None
-            yield dataset, place
+            count_reads(dataset, lists=1)
+            try:
+                yield dataset, place
+            finally:
+                count_reads(dataset)
 
 
 class _Lake(Lake):

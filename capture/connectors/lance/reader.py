@@ -8,6 +8,7 @@ from typing import Final
 import lance
 import pyarrow as pa
 
+from capture.connectors.lance.io_counts import count_reads
 from capture.connectors.spi import ScanColumn, ScanTask
 from capture.connectors.task_readers import (
     BLOCK_BYTES,
@@ -40,6 +41,7 @@ class LanceReader(TaskReader):
         dataset = lance.dataset(
             task.location, version=arguments.get("version"), storage_options=dict(task.storage) or None
         )
+        self._dataset = dataset
         self._fragment = dataset.get_fragment(arguments["fragment_id"])
         if self._fragment is None:
             raise FileNotFoundError(task.file_path)
@@ -83,4 +85,5 @@ class LanceReader(TaskReader):
         return len(block), _fitting(len(block), size)
 
     def close(self) -> None:
+        count_reads(self._dataset, lists=1)
         self._fragment = None

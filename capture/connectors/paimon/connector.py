@@ -42,6 +42,7 @@ from capture.connectors.spi import (
     declared,
 )
 from capture.connectors.storage.immutable_cache import scope
+from capture.connectors.storage.lake_directories import Lake, listing_digest
 from capture.connectors.storage.places import Place, unknown_snapshot
 from store.model.format_facts import FormatFacts
 
@@ -108,6 +109,14 @@ class PaimonConnector(Connector):
                 files = _address(place, table, f"{table.table_path}/manifest/{snapshot.base_manifest_list}")
                 snapshots.append(_snapshot(snapshot, schemas[schema_id], live, files))
             return SnapshotListing(tuple(snapshots), live, max(live, default=None), identities)
+
+    def mark(self, namespace: str, name: str, before: str | None = None) -> str | None:
+        if not isinstance(self._catalog, Lake):  # a catalog may have the name stand for another directory
+            return None
+        return self._catalog.mark(namespace, name, before, lambda place: listing_digest(place, "snapshot", "schema"))
+
+    def lake_mark(self, before: str | None = None) -> str | None:
+        return self._catalog.lake_mark(before) if isinstance(self._catalog, Lake) else None
 
     def capture_snapshot_target_stats(
         self, namespace: str, name: str, snapshot_id: int, ids: ColumnIds, column_names: frozenset[str] | None = None

@@ -55,7 +55,7 @@ from capture.connectors.spi import (
     file_table,
 )
 from capture.connectors.storage.immutable_cache import scope
-from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Lake, folder_at
+from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Lake, files_below
 from capture.connectors.storage.places import NoLake, Place, Unreadable, batched, unknown_table
 from store.model.format_facts import FormatFacts
 from store.model.logical_types import Kind, LogicalType, parse
@@ -143,6 +143,14 @@ class ParquetConnector(Connector):
             now = time.time_ns() // 1000
             snapshots = (Snapshot(current, now, schema, None, None, listing.committed_at, "listing"),)
         return SnapshotListing(snapshots, frozenset({current}), current)
+
+    def mark(self, namespace: str, name: str, before: str | None = None) -> str | None:
+        if self._only() is not None:
+            return str(self._listing(namespace, name).snapshot_id)
+        return self._lake.mark(namespace, name, before, lambda place: str(_fingerprint(self._sorted(place))))
+
+    def lake_mark(self, before: str | None = None) -> str | None:
+        return None if self._only() is not None else self._lake.lake_mark(before)
 
     # Statistics.
 
@@ -268,16 +276,16 @@ class ParquetConnector(Connector):
         if only is not None and (namespace, name) != (DEFAULT_SCHEMA, only):
             raise unknown_table(namespace, name, [only])
         root = self._lake.root if only is not None else self._lake.find(namespace, name)
-        files = tuple(sorted(self._files(root, single=only is not None), key=lambda file: file.relative))
+        files = self._sorted(root, single=only is not None)
         if not files:
             if only is not None:
                 raise NoLake(f'uri "{self._uri}" matches no Parquet file', params={"field": "uri"})
             raise unknown_table(namespace, name, [])
-        digest = hashlib.sha256()
-        for file in files:
-            digest.update(f"{file.relative}\0{file.size_bytes}\0{file.mark}\0".encode("utf-8", "surrogatepass"))
-        fingerprint = int.from_bytes(digest.digest()[:8], "big") & (2**63 - 1)
-        return FileListing(namespace, name, root, files, fingerprint or 1)
+        return FileListing(namespace, name, root, files, _fingerprint(files))
+
+    def _sorted(self, root: Place, *, single: bool = False) -> tuple[DataFile, ...]:
+        """The data files of a table, by their names."""
+        return tuple(sorted(self._files(root, single=single), key=lambda file: file.relative))
 
     def _files(self, root: Place, *, single: bool) -> Iterator[DataFile]:
         with self._lake.reading():
@@ -287,22 +295,20 @@ class ParquetConnector(Connector):
                 return
             glob = self._glob if single else None
             pattern = glob_pattern(glob) if glob else None
-            pending = [(root, "")]
-            while pending:
-                folder, prefix = pending.pop()
-                infos, folders = folder_at(folder)
-                pending.extend(
-                    (folder.below(base), f"{prefix}{base}/")
-                    for base in sorted(folders)
-                    if not base.startswith((".", "_"))
-                    and (may_hold(glob, f"{prefix}{base}") if glob else partition_of(base))
-                )
-                for info in infos:
-                    base, relative = info.base_name, f"{prefix}{info.base_name}"
-                    is_wanted = pattern.fullmatch(relative) if pattern else is_data(base)
-                    if is_wanted and info.size:
-                        place, partition = folder.below(base), self._partition(prefix)
-                        yield DataFile(place, info.size, info.mtime_ns or 0, relative, partition)
+
+            def follows(prefix: str, base: str) -> bool:
+                """True if the files of a directory `base` below the path `prefix` may be of the table."""
+                if base.startswith((".", "_")):
+                    return False
+                return may_hold(glob, f"{prefix}{base}") if glob else bool(partition_of(base))
+
+            for info, relative in files_below(root, follows):
+                base, prefix = info.base_name, relative[: -len(info.base_name)]
+                is_wanted = pattern.fullmatch(relative) if pattern else is_data(base)
+                if is_wanted and info.size:
+                    yield DataFile(
+                        root.below(relative), info.size, info.mtime_ns or 0, relative, self._partition(prefix)
+                    )
 
     def _partition(self, prefix: str) -> tuple[tuple[str, str | None], ...]:
         if self._hive == "false":
@@ -400,6 +406,14 @@ class ParquetConnector(Connector):
             for key, value in file.partition:
                 values[key].add(value)
         return {key: (partition_type(seen - {None}), None in seen) for key, seen in values.items()}  # type: ignore[arg-type]
+
+
+def _fingerprint(files: Sequence[DataFile]) -> int:
+    """The id of a listing: a digest of its files."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative}\0{file.size_bytes}\0{file.mark}\0".encode("utf-8", "surrogatepass"))
+    return int.from_bytes(digest.digest()[:8], "big") & (2**63 - 1) or 1
 
 
 def _widened(merged: Mapping[str, Merged]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
+from capture.connectors.storage.requests import GET, requested
 from store.model.addresses import is_loopback
 
 MAX_ANSWER_BYTES: Final = 64 << 20
@@ -89,9 +90,12 @@ def ask_json(
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"not a web address: {url!r}")
     request = Request(url, data, {"User-Agent": "statflight"} | dict(headers or {}))  # noqa: S310  checked above
+    size = 0
     try:
         with OPENER.open(request, timeout=timeout_seconds) as response:
-            answer = json.loads(response.read(MAX_ANSWER_BYTES))
+            data = response.read(MAX_ANSWER_BYTES)
+        size = len(data)
+        answer = json.loads(data)
     except HTTPError as refusal:
         with refusal:
             raise Refused(refusal.code) from None
@@ -101,6 +105,8 @@ def ask_json(
         raise Unanswered(str(error), timed_out=timed_out) from None
     except ValueError:
         raise NotJson("the answer is not JSON") from None
+    finally:
+        requested(GET, 1, size)
     if not isinstance(answer, Mapping):
         raise NotJson("the answer is not a JSON object")
     return answer

@@ -6,11 +6,13 @@ named after the directory, in schema `default`; tables in nested directories hav
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,7 @@ from capture.connectors.progress import report
 from capture.connectors.secrets import mask_uri
 from capture.connectors.storage.folder import Folder
 from capture.connectors.storage.places import NoLake, Place, Unreadable, open_place, read_each, reason, unknown_table
+from capture.connectors.storage.requests import LIST, requested
 from store.model.errors import NotFound, StatflightError, UpstreamError
 
 DEFAULT_SCHEMA: Final = "default"
@@ -63,7 +66,9 @@ class _GcsFolders(AbstractSet[str]):
 def folder_at(place: Place) -> tuple[list[pafs.FileInfo], AbstractSet[str]]:
     """The files of a directory, and the names of its subdirectories, without links to a directory around them."""
     system = place.file_system
-    at_google = system.type_name == "gcs"
+    if place.is_local:
+        requested(LIST)
+    at_google = system.type_name.endswith("gcs")
     entries = system.get_file_info(pafs.FileSelector(place.path, allow_not_found=at_google, recursive=False))
     files = [entry for entry in entries if entry.type == pafs.FileType.File]
     if not at_google:
@@ -74,10 +79,65 @@ def folder_at(place: Place) -> tuple[list[pafs.FileInfo], AbstractSet[str]]:
     return files, _GcsFolders(place)
 
 
+def files_below(root: Place, follows: Callable[[str, str], bool]) -> Iterator[tuple[pafs.FileInfo, str]]:
+    """The files in and below a directory, with their paths relative to it.
+
+    A store lists all objects below a path in pages, whatever their directories: that takes fewer requests than to list
+    each directory.
+
+    Args:
+        follows: Called with the path of a directory, empty or with a slash at its end, and the name of one in it: false
+            to leave that out.
+    """
+    if root.is_local:
+        pending = [(root, "")]
+        while pending:
+            folder, prefix = pending.pop()
+            infos, folders = folder_at(folder)
+            pending.extend(
+                (folder.below(base), f"{prefix}{base}/") for base in sorted(folders) if follows(prefix, base)
+            )
+            yield from ((info, f"{prefix}{info.base_name}") for info in infos)
+        return
+    known: dict[str, bool] = {"": True}
+
+    def is_followed(prefix: str) -> bool:
+        if prefix not in known:
+            above, _, base = prefix.rstrip("/").rpartition("/")
+            above = f"{above}/" if above else ""
+            known[prefix] = is_followed(above) and follows(above, base)
+        return known[prefix]
+
+    at_google = root.file_system.type_name.endswith("gcs")
+    for info in root.file_system.get_file_info(pafs.FileSelector(root.path, allow_not_found=at_google, recursive=True)):
+        relative = root.relative(info.path)
+        if info.type == pafs.FileType.File and is_followed(relative[: -len(info.base_name)]):
+            yield info, relative
+
+
 def _is_loop(path: str) -> bool:
     """True for a symbolic link to a directory that contains it."""
     link = Path(path)
     return link.is_symlink() and link.parent.resolve().is_relative_to(link.resolve())
+
+
+def listing_digest(place: Place, *folders: str) -> str:
+    """Digest of the names, sizes and times of the entries of some directories of a table; one that does not exist is
+    empty."""
+    found = []
+    for folder in folders:
+        at = place.below(folder)
+        if place.is_local:
+            requested(LIST)
+        infos = at.file_system.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
+        found.append(sorted((info.base_name, info.size, info.mtime_ns) for info in infos))
+    return hashlib.sha256(repr(found).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _digest(folder: Folder) -> str:
+    """Digest of the names in a directory."""
+    names = repr((sorted(folder.files), sorted(folder.folders)))
+    return hashlib.sha256(names.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 TableName = tuple[str, str]
@@ -175,6 +235,7 @@ class Lake(Tables):
         self.root = open_place(uri, options)
         self._holds_table = holds_table
         self._found: dict[TableName, Place] | None = None
+        self._walked: str | None = None  # mark of the last walk
         self._ancestors: dict[str, Folder] = {}  # path → content of directories that are not tables
 
     @property
@@ -189,6 +250,38 @@ class Lake(Tables):
         """
         self._found = self._walk_again()
         return sorted({namespace for namespace, _ in self._found})
+
+    def mark(self, namespace: str, name: str, before: str | None, state: Callable[[Place], str]) -> str | None:
+        """The mark of a table (`Connector.mark`): its directory, and what is there.
+
+        Args:
+            state: Reads a text from the directory that changes with the table.
+        """
+        place = None if before is None else self._marked(before)
+        if place is not None:
+            with suppress(NotFound), self.reading():
+                return self._mark_of(place, state)
+        place = self.find(namespace, name)
+        with self.reading_table(namespace, name, place):
+            return self._mark_of(place, state)
+
+    def _marked(self, mark: str) -> Place:
+        """The directory in a mark."""
+        relative = str(json.loads(mark)[0])
+        return self.root.below(relative) if relative else self.root
+
+    def _mark_of(self, place: Place, state: Callable[[Place], str]) -> str:
+        return json.dumps([self.root.relative(place.path), state(place)])
+
+    def lake_mark(self, before: str | None) -> str | None:
+        """A digest of each directory around tables, see `Connector.lake_mark`."""
+        if before is None:
+            return self._walked
+        now: dict[str, str] = {}
+        for relative in json.loads(before):
+            folder = self._list_directory(self.root.below(relative) if relative else self.root)
+            now[relative] = "" if folder is None else _digest(folder)
+        return json.dumps(now)
 
     def names(self, namespace: str) -> list[str]:
         if self._found is None:
@@ -262,10 +355,13 @@ class Lake(Tables):
             return self._walk()
 
     def _walk(self) -> dict[TableName, Place]:
+        self._walked = None
         top = self._list_directory(self.root)
         if top is None:
             raise self.not_there()
+        around = {"": _digest(top)}
         if self._holds_table(top):
+            self._walked = json.dumps(around)
             return {(DEFAULT_SCHEMA, self.root.stem): self.root}
         tables: dict[TableName, Place] = {}
         pending: list[tuple[Place, tuple[str, ...], Folder]] = [(self.root, (), top)]
@@ -283,13 +379,16 @@ class Lake(Tables):
                 if self._holds_table(is_table):
                     schema = ".".join(parent.removesuffix(self._suffix) for parent in parents)
                     tables.setdefault((schema or DEFAULT_SCHEMA, name), inner)
-                elif len(parents) < MAX_DEPTH:
-                    pending.append((inner, (*parents, name), is_table))
+                else:
+                    around[self.root.relative(inner.path)] = _digest(is_table)
+                    if len(parents) < MAX_DEPTH:
+                        pending.append((inner, (*parents, name), is_table))
         if not tables:
             raise NoLake(
                 f'uri "{self.uri}" holds no {self.format} table, and neither does a directory below it',
                 params={"field": "uri"},
             )
+        self._walked = json.dumps(around)
         return tables
 
     def not_there(self) -> NotFound:

@@ -22,6 +22,8 @@ import pyarrow.fs as pafs
 from capture.connectors.progress import one_at_a_time, reading
 from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.storage.clouds import StorageOptions, azure, gcs, s3
+from capture.connectors.storage.metered import metered
+from capture.connectors.storage.requests import OPEN, carried, requested
 from store.model.errors import InvalidArgument, NotFound, UpstreamError, first_line, nearest
 
 SCHEMES: Final = ("file", "s3", "gs", "abfss")
@@ -89,14 +91,19 @@ class Place:
 
     def open(self) -> pa.NativeFile:
         """Opens the file for reads at any position."""
-        reading(self.name)
+        self._reading()
         return self.file_system.open_input_file(self.path)
 
     def read(self) -> bytes:
         """The content of the file."""
+        with self.open() as file:
+            return bytes(file.readall())
+
+    def _reading(self) -> None:
+        """Names the file that is about to be opened, and counts it, if no file system of a store does."""
         reading(self.name)
-        with self.file_system.open_input_stream(self.path) as stream:
-            return bytes(stream.read())
+        if self.is_local:
+            requested(OPEN)
 
     def relative(self, path: str) -> str:
         """A path of the same file system, relative to this directory."""
@@ -131,12 +138,12 @@ def open_place(uri: str, options: Mapping[str, str]) -> Place:
     storage = StorageOptions(options)
     try:
         if scheme == "s3":
-            return Place(s3(storage), f"{host}/{path}".rstrip("/"), uri.rstrip("/"))
+            return Place(metered(s3(storage)), f"{host}/{path}".rstrip("/"), uri.rstrip("/"))
         if scheme == "gs":
-            return Place(gcs(storage), f"{host}/{path}".rstrip("/"), uri.rstrip("/"))
+            return Place(metered(gcs(storage)), f"{host}/{path}".rstrip("/"), uri.rstrip("/"))
         container, _, server = host.rpartition("@")
         account = server.partition(".")[0] if container else ""
-        return Place(azure(storage, account), f"{container or server}/{path}".rstrip("/"), uri.rstrip("/"))
+        return Place(metered(azure(storage, account)), f"{container or server}/{path}".rstrip("/"), uri.rstrip("/"))
     except (ValueError, TypeError, OSError, pa.ArrowException) as error:
         raise InvalidArgument(
             f"options: storage for {scheme}:// refused ({redact(first_line(error), options)})",
@@ -177,7 +184,7 @@ def read_each(
         return
     with ThreadPoolExecutor(at_once, "lake") as pool:
         for block in batched(items, at_once * 8):
-            yield from pool.map(read, block)
+            yield from pool.map(carried(read), block)
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
