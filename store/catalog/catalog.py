@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from store.catalog.changes import Changes
+from store.catalog.deadlines import Deadlines
 from store.catalog.publications import Publications
 from store.catalog.snapshots import SnapshotRegistry
 from store.duckdb.database import Connection, Database, insert_rows
@@ -54,6 +55,7 @@ class Catalog(Publications, SnapshotRegistry):
         self._connectors: dict[str, dict[str, Any]] = {}  # by catalog; cache
         self._has_connector_changed = False
         self.changes = Changes()
+        self.deadlines = Deadlines()
         self.presence = Presence(database)
         self.spans = Spans(self.presence, self.current_places)
         with database.reading() as cursor:
@@ -80,6 +82,8 @@ class Catalog(Publications, SnapshotRegistry):
         self.uncommitted = Entries(
             {entry.name: entry for entry in entries if not entry.dropped}, {entry.table_key: entry for entry in entries}
         )
+        looks = connection.execute("SELECT table_key, epoch(checked_at), watch_seconds FROM tables WHERE NOT dropped")
+        self.deadlines.load(looks.fetchall())
         staged = connection.execute("SELECT table_key FROM staged_listings").fetchall()  # maybe of tables to come
         self._next_key = max([*self.uncommitted.by_key, *(key for (key,) in staged)], default=0) + 1
         self._changed = True
@@ -93,6 +97,7 @@ class Catalog(Publications, SnapshotRegistry):
         if self._changed:
             self.committed = Entries(dict(self.uncommitted.by_name), dict(self.uncommitted.by_key))
             self._changed = False
+        self.deadlines.publish()
         if self._has_connector_changed:  # a new dict, because a reader may be filling the old one
             self._connectors, self._has_connector_changed = {}, False
 
@@ -131,6 +136,15 @@ class Catalog(Publications, SnapshotRegistry):
     def tables(self) -> list[TableEntry]:
         """All tables that are not dropped."""
         return list(self._seen.by_name.values())
+
+    def is_unsure(self, table: TableEntry) -> bool:
+        """True if the table cannot be inspected or read, or the next look at it is overdue, so that no statistic is
+        sure to be of what it has now."""
+        return table.failing or self.deadlines.is_over(table.table_key)
+
+    def unsure(self) -> frozenset[int]:
+        """Keys of the tables that are `is_unsure`."""
+        return self.committed.failing | self.deadlines.over()
 
     # Reading, from the file.
 

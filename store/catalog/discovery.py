@@ -451,13 +451,18 @@ class Discovery:
             insert_rows(connection, "namespaces", [[catalog, name] for name in sorted(set(namespaces))])
 
     def note_tables(
-        self, connection: Connection, table_keys: Collection[int], errors: Mapping[int, str] | None = None
+        self,
+        connection: Connection,
+        table_keys: Collection[int],
+        errors: Mapping[int, str] | None = None,
+        at: datetime | None = None,
     ) -> None:
         """Records the result of an inspection of tables. The current statistics of those that failed are STALE from
         the commit on, and `checked_at` keeps the time of the last inspection that succeeded.
 
         Args:
             errors: Table key → why the table cannot be read; the others are ACTIVE.
+            at: When the inspection began; None for now.
         """
         inspected: dict[str | None, list[int]] = {}
         for key in table_keys:
@@ -468,9 +473,11 @@ class Discovery:
                 "UPDATE tables SET last_error = $error,"
                 " checked_at = CASE WHEN $error IS NULL THEN $now ELSE checked_at END"
                 f" WHERE {among('table_key', keys)}",
-                {"now": datetime.now(UTC), "error": error},
+                {"now": at or datetime.now(UTC), "error": error},
                 moved=keys_table(keys),
             )
+            if error is None:
+                self._catalog.deadlines.check(keys, at or datetime.now(UTC))
             for entry in map(self._catalog.uncommitted.by_key.__getitem__, keys):
                 if entry.last_error != error:
                     self._catalog.set_entry(replace(entry, last_error=error))

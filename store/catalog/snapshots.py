@@ -22,6 +22,7 @@ _TYPES: Final = {  # of columns of `tables` that are no text
     "dropped": pa.bool_(),
     "partition_keys": pa.list_(pa.string()),
     "max_snapshots_behind": pa.int64(),
+    "watch_seconds": pa.float64(),
 }
 CACHED_SNAPSHOTS: Final = 65_536  # cached snapshots, which are not looked up again
 

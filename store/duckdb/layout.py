@@ -72,7 +72,8 @@ CREATE TABLE tables (table_key BIGINT, table_catalog VARCHAR, table_schema VARCH
     table_id VARCHAR, format VARCHAR, location VARCHAR, current_snapshot_id BIGINT, dropped BOOLEAN,
     partition_keys VARCHAR[], properties VARCHAR, last_error VARCHAR, capture_error VARCHAR,
     discovered_at TIMESTAMPTZ, checked_at TIMESTAMPTZ, metadata_location VARCHAR, format_schema VARCHAR,
-    description VARCHAR, owner VARCHAR, tags VARCHAR[], notes VARCHAR, max_snapshots_behind BIGINT);
+    description VARCHAR, owner VARCHAR, tags VARCHAR[], notes VARCHAR, max_snapshots_behind BIGINT,
+    watch_seconds DOUBLE);
 CREATE TABLE namespaces (table_catalog VARCHAR, table_schema VARCHAR);
 CREATE TABLE schemas (table_key BIGINT, schema_hash VARCHAR, columns VARCHAR);
 CREATE TABLE table_columns (table_key BIGINT, column_name VARCHAR, data_type VARCHAR, ordinal_position BIGINT,
@@ -100,6 +101,7 @@ CREATE TABLE jobs (job_id VARCHAR, state VARCHAR, table_key BIGINT, table_catalo
 CREATE TABLE capture_decisions (decided_at TIMESTAMPTZ, correlation_id VARCHAR, table_key BIGINT,
     table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR, snapshot_id BIGINT, target_kind VARCHAR,
     storage_id VARCHAR, outcome VARCHAR, engine_id VARCHAR, detail VARCHAR, elapsed_ms DOUBLE);
+CREATE TABLE costs (day DATE, catalog VARCHAR, operation VARCHAR, reason VARCHAR, requests BIGINT, bytes BIGINT);
 CREATE TABLE column_usage (table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR,
     column_name VARCHAR, reads BIGINT, last_read_at TIMESTAMPTZ);
 """

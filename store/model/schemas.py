@@ -375,7 +375,13 @@ _ALL: Final = [
             "notes": TEXT,
             "metadata_location": TEXT,
             "format_schema": TEXT,
+            "watch_seconds": FLOAT,
         },
+    ),
+    _plain(
+        "sys.costs",
+        "Requests to each lake and its catalog, by day, operation and reason",
+        {"day": pa.date32(), "catalog": TEXT, "operation": TEXT, "requests": INT, "bytes": INT, "reason": TEXT},
     ),
     _plain(
         "sys.columns",

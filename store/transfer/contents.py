@@ -76,7 +76,9 @@ CATALOG: Final[Mapping[str, CatalogFolder]] = {
 }
 """Folder → its table, in the order in which they are loaded. An import gives tables new keys."""
 
-LEFT_OUT: Final = frozenset({"settings", "staged_listings", "footers", "idempotency", "jobs", "capture_decisions"})
+LEFT_OUT: Final = frozenset(
+    {"settings", "staged_listings", "footers", "idempotency", "jobs", "capture_decisions", "costs"}
+)
 """Tables of the database that no export has: what belongs to this server, or to work that goes on."""
 
 FOLDERS: Final = (*CATALOG, *RECORDS)

@@ -29,9 +29,19 @@ _UNCONFIRMED: Final = 0.5  # `confidence_level` of a row by whose bounds no data
 
 
 def upgrade(connection: duckdb.DuckDBPyConnection) -> None:
-    """Lowers the confidence of bounds from metadata, of files and of whole tables, from the first snapshot on whose
-    summary names a writer that is not known. Nothing moves elsewhere. The table of footers begins empty."""
+    """Adds tables, which begin empty, and columns, and doubts the bounds of unknown writers."""
     connection.execute(_FOOTERS)
+    connection.execute("ALTER TABLE tables ADD COLUMN watch_seconds DOUBLE")
+    connection.execute(
+        "CREATE TABLE costs (day DATE, catalog VARCHAR, operation VARCHAR, reason VARCHAR, requests BIGINT,"
+        " bytes BIGINT)"
+    )
+    _doubt_unknown_writers(connection)
+
+
+def _doubt_unknown_writers(connection: duckdb.DuckDBPyConnection) -> None:
+    """Lowers the confidence of bounds from metadata, of files and of whole tables, from the first snapshot on whose
+    summary names a writer that is not known. Nothing moves elsewhere."""
     named = connection.execute(
         "SELECT table_key, ordinal, summary FROM snapshots WHERE summary LIKE '%\"engineInfo\"%'"
         " OR summary LIKE '%\"iceberg-version\"%' OR summary LIKE '%\"engine-name\"%'"
