@@ -12,7 +12,7 @@ from flight_server.core.config import Settings
 from flight_server.core.control.access import Access
 from flight_server.core.control.capturing import Capturing
 from flight_server.core.control.housekeeping import Background
-from flight_server.core.control.watch import Watch
+from flight_server.core.control.watch import Pace, Watch
 from flight_server.core.part import Part, Parts
 from flight_server.core.reads.computed import MaySee
 from flight_server.core.reads.computed import register as register_computed
@@ -81,7 +81,7 @@ class App:
         self.orchestrator, self.auto = capturing.orchestrator, capturing.auto
         if self.role.takes_writes:
             self.jobs.give_back(lost=True)
-        self.watch = Watch(self.lakes, self.queue, self._connected, self._watch_interval)
+        self.watch = Watch(self.lakes, self.queue, self._connected, self._pace)
         self.sketch_retention = SketchRetention(settings.keep_sketches, settings.keep_sketch_days)
         may_see: MaySee = lambda *rule: any(part.may_see(*rule) for part in self.parts.values())  # noqa: E731
         self.exports = Exports(self.database, self.catalog, self.access, settings.stream_stall_seconds, may_see=may_see)
@@ -184,7 +184,11 @@ class App:
         rows = self.database.rows("SELECT catalog FROM connectors WHERE format <> ?", EXTERNAL)
         return [catalog for (catalog,) in rows]
 
-    def _watch_interval(self, catalog: str) -> float | None:
-        """Seconds between two inspections of a lake: those of the watch, or fewer if its policy says so."""
-        intervals = [self.settings.watch_seconds or None, self.auto.interval(catalog)]
-        return min((seconds for seconds in intervals if seconds is not None), default=None)
+    def _pace(self, catalog: str) -> Pace | None:
+        """How often a lake is looked at: as the watch is set, or more often if its policy says so, within its budget;
+        None for never."""
+        bound = self.settings.watch_seconds or None
+        budget = self.lakes.budget(catalog)
+        intervals = [bound, self.auto.interval(catalog)]
+        seconds = min((seconds for seconds in intervals if seconds is not None), default=None)
+        return None if seconds is None or budget == 0 else Pace(seconds, bound, budget)

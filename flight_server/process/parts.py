@@ -27,6 +27,7 @@ PARTS: Final = Plugins(
         "planning": f"{_HERE}.planning.part:Planning",
         "insight": f"{_HERE}.insight.part:Insight",
         "publishing": f"{_HERE}.publishing.part:Publishing",
+        "costs": f"{_HERE}.faces.costs.part:Costs",
         "sql": f"{_HERE}.faces.sql.part:Sql",
         "iceberg_rest": f"{_HERE}.faces.iceberg_rest.part:IcebergRest",
         "mcp": f"{_HERE}.faces.mcp.part:Mcp",

@@ -31,11 +31,12 @@ from capture.registry import Registry
 from capture.spec_body import parse_spec
 from capture.spi import CaptureRequest, CaptureResult, Decision, Mode, Outcome, TableHandle
 from flight_server.client.connection import Connection
+from flight_server.worker.costs import Costs
 from flight_server.worker.draft_sink import DraftSink
 from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper, Renewals
 from flight_server.worker.reports import Ended, send
-from flight_server.worker.slots import Slot
+from flight_server.worker.slots import Connectors, Slot
 from flight_server.worker.stored_together import StoredTogether
 from flight_server.worker.turns import Turns
 from flight_server.worker.unreached import Unreached
@@ -84,8 +85,8 @@ class Worker:
         self._reports = ThreadPoolExecutor(REPORTS, "reports")
         self._renewals, self._turns = Renewals(server), Turns()
         self._unreached = Unreached()
-        self._watch_lock = threading.Lock()
-        self._watching: dict[str, Slot] = {}  # by catalog; its connector stays open between two looks
+        self._connectors = Connectors(self._session)
+        self.costs = Costs(server)
 
     def start(self, roles: Sequence[Sequence[str]]) -> None:
         """Starts a thread for each role.
@@ -94,7 +95,7 @@ class Worker:
             roles: Kinds of leases that a thread asks for, in order.
         """
         for kinds in roles:
-            slot = Slot(kinds, self._session)
+            slot = Slot(kinds)
             self._slots.append(slot)
             threading.Thread(target=self._run, args=(slot,), daemon=True, name="-".join(kinds)).start()
 
@@ -122,16 +123,8 @@ class Worker:
             elif slot.kinds:
                 self.start([slot.kinds])
 
-        self._close_idle()
-
-    def _close_idle(self) -> None:
-        """Closes lakes that are no longer watched."""
-        with self._watch_lock:
-            for catalog, slot in list(self._watching.items()):
-                if slot.keeper is None and slot.connectors.close_old():
-                    del self._watching[catalog]
-                    if slot in self._slots:
-                        self._slots.remove(slot)
+        self._connectors.close_old()
+        self.costs.send()
 
     def _run(self, slot: Slot) -> None:
         """Leases and works; no error ends the thread, and an unreachable server is waited for."""
@@ -174,17 +167,20 @@ class Worker:
                 self.stopping.wait(away)
 
     def _watch(self, lease: Mapping[str, Any]) -> None:
-        """Inspects a lake in its own thread, so that one that hangs delays no other."""
+        """Inspects a lake in a thread of its own, so that one that hangs delays no other."""
+        slot = Slot(())
+        slot.keeper = LeaseKeeper(lease, self._renewals)
+        self._slots.append(slot)
+
+        def run() -> None:
+            try:
+                self._work(slot, lease)
+            finally:
+                with contextlib.suppress(ValueError):  # it hung, and was given up
+                    self._slots.remove(slot)
+
         catalog = lease["payload"]["connector"]["catalog"]
-        with self._watch_lock:
-            slot = self._watching.get(catalog)
-            if slot is None or slot.abandoned or slot.keeper is not None:
-                slot = Slot((), self._session)
-                self._watching[catalog] = slot
-            if slot not in self._slots:
-                self._slots.append(slot)
-            slot.keeper = LeaseKeeper(lease, self._renewals)  # the slot counts as busy from here on
-        threading.Thread(target=self._work, args=(slot, lease), daemon=True, name=f"watch-{catalog}").start()
+        threading.Thread(target=run, daemon=True, name=f"watch-{catalog}").start()
 
     def _give_back(self, slot: Slot) -> None:
         """Gives back the leases that a slot has not begun, for other workers."""
@@ -199,7 +195,10 @@ class Worker:
         keeper = slot.keeper
         keeper.start()
         try:
-            with announcing(keeper.announce) if lease.get("lost") else contextlib.nullcontext():
+            with (
+                self.costs.counting(lease),
+                announcing(keeper.announce) if lease.get("lost") else contextlib.nullcontext(),
+            ):
                 body = works.get(lease["kind"], self._capture)(slot, lease)
         except StatflightError as error:
             body = {"error": to_json(error), "message": str(error)}
@@ -249,10 +248,13 @@ class Worker:
         payload, keeper = lease["payload"], slot.keeper
         assert keeper is not None
         with (
-            slot.connectors.opened(payload["connector"]) as connector,
+            self._connectors.opened(payload["connector"]) as connector,
             reporting(lambda message: keeper.progress(None, message)),
         ):
-            return {"result": inspect(connector, payload, keeper.progress)}
+            result = inspect(connector, payload, keeper.progress)
+            if lease["kind"] == "watch":
+                result["requests"] = self.costs.so_far()
+            return {"result": result}
 
     # Publishing.
 
@@ -261,7 +263,7 @@ class Worker:
         config, keeper = payload["connector"], slot.keeper
         assert keeper is not None
         with (
-            slot.connectors.opened(config) as connector,
+            self._connectors.opened(config) as connector,
             self.spark.held() as session,
             reporting(lambda message: keeper.progress(None, message)),
         ):
@@ -282,7 +284,7 @@ class Worker:
             turns=self._turns,
         )
         turn = contextlib.nullcontext() if _is_remote(payload["connector"]["uri"]) else self._turns.taken()
-        with slot.connectors.opened(payload["connector"]) as connector, turn:
+        with self._connectors.opened(payload["connector"]) as connector, turn:
             known = payload["snapshots"].items()
             handles = {int(i): _handle(payload, int(i), columns, connector) for i, columns in known}
             requests = [_request(payload, body, handles[body["snapshot_id"]]) for body in payload["requests"]]

@@ -1,4 +1,4 @@
-"""The threads of a worker: their open connectors, leases, and finished captures."""
+"""The open connectors of a worker, and its threads with their leases and finished captures."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ REPORT_SECONDS: Final = 2.0  # maximum wait of a finished capture for others of 
 REPORT_COUNT: Final = 24  # captures of one report
 REPORT_BYTES: Final = 5 << 20  # of rows of its captures, after which it has no more
 CONNECTOR_SECONDS: Final = 300.0  # for which a connector stays open: credentials may change
-MAX_CONNECTORS: Final = 8  # open ones of a thread
+MAX_CONNECTORS: Final = 32  # open ones that nobody uses
 
 
 class Connectors:
-    """The open connectors of one thread. Each inspection reads the lake's metadata again, so none is ever stale.
+    """The open connectors of a worker, each used by one thread at a time. Each inspection reads the lake's metadata
+    again, so none is ever stale. Thread-safe.
 
     Args:
         spark: Gives a Spark session, for lakes whose statistics are read from Spark's catalog too.
@@ -39,7 +40,8 @@ class Connectors:
 
     def __init__(self, spark: Callable[[], Any] | None = None) -> None:
         self._spark = spark
-        self._open: dict[str, tuple[Connector, float]] = {}
+        self._lock = threading.Lock()
+        self._idle: dict[str, list[tuple[Connector, float]]] = {}  # with the times at which they were opened
 
     @contextlib.contextmanager
     def opened(self, config: Mapping[str, Any]) -> Iterator[Connector]:
@@ -57,42 +59,56 @@ class Connectors:
         resolved = dict(config, options=resolve(config["options"]))
         key = json.dumps(resolved, sort_keys=True)  # a changed credential opens a new connector
         self.close_old()
-        now = time.monotonic()
-        if key not in self._open:
-            while len(self._open) >= MAX_CONNECTORS:
-                self._close(next(iter(self._open)))
+        with self._lock:
+            idle = self._idle.get(key)
+            taken = idle.pop() if idle else None
+        if taken is None:
             options = ConnectorConfig(config["catalog"], config["format"], config["uri"], resolved["options"])
-            self._open[key] = (with_catalogs(open_connector(options), options, self._spark), now)
+            taken = with_catalogs(open_connector(options), options, self._spark), time.monotonic()
         try:
-            yield self._open[key][0]
+            yield taken[0]
         except BaseException:
-            self._close(key)
+            _close([taken[0]])
             raise
+        with self._lock:
+            self._idle.setdefault(key, []).append(taken)
+        self._close_surplus()
 
-    def close_old(self) -> bool:
-        """Closes connectors that have been open for too long.
-
-        Returns:
-            True if none is left open.
-        """
+    def close_old(self) -> None:
+        """Closes connectors that have been open for too long."""
         now = time.monotonic()
-        for old in [k for k, (_, since) in self._open.items() if now - since > CONNECTOR_SECONDS]:
-            self._close(old)
-        return not self._open
+        with self._lock:
+            old = self._take(lambda since: now - since > CONNECTOR_SECONDS)
+        _close(old)
 
-    def _close(self, key: str) -> None:
-        connector, _ = self._open.pop(key)
+    def _close_surplus(self) -> None:
+        """Closes the oldest of too many idle connectors."""
+        with self._lock:
+            times = sorted(since for idle in self._idle.values() for _, since in idle)
+            surplus = len(times) - MAX_CONNECTORS
+            old = self._take(lambda since: since <= times[surplus - 1]) if surplus > 0 else []
+        _close(old)
+
+    def _take(self, is_old: Callable[[float], bool]) -> list[Connector]:
+        """Removes idle connectors by the time at which they were opened."""
+        old = [connector for idle in self._idle.values() for connector, since in idle if is_old(since)]
+        kept = {key: [each for each in idle if not is_old(each[1])] for key, idle in self._idle.items()}
+        self._idle = {key: idle for key, idle in kept.items() if idle}
+        return old
+
+
+def _close(connectors: Sequence[Connector]) -> None:
+    for connector in connectors:
         with contextlib.suppress(Exception):
             connector.close()
 
 
 class Slot:
-    """A thread of a worker: the kinds of leases it serves, its open connectors, its current lease, and the finished
-    captures that are not reported yet."""
+    """A thread of a worker: the kinds of leases it serves, its current lease, and the finished captures that are not
+    reported yet."""
 
-    def __init__(self, kinds: Sequence[str], spark: Callable[[], Any]):
+    def __init__(self, kinds: Sequence[str]):
         self.kinds = tuple(kinds)
-        self.connectors = Connectors(spark)
         self.keeper: LeaseKeeper | None = None
         self.abandoned = False
         self.together: StoredTogether | None = None  # of the leases that it has

@@ -103,6 +103,7 @@ LEFT_OUT = (
     "flight_server/faces/present",
     "flight_server/faces/sql",
     "flight_server/faces/web",
+    "flight_server/faces/costs",
     "flight_server/insight",
     "flight_server/planning",
     "flight_server/publishing",

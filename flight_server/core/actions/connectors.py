@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from capture import policy
+from capture.connectors.options import requests_per_day
 from capture.homes import check_home_options
 from flight_server.core.actions.registry import Call, action
 from flight_server.core.part import Results
@@ -27,6 +28,7 @@ class _NewConnector(Struct):
 def register_connector(call: Call, new: _NewConnector) -> Results:
     options = new.options or {}
     check_home_options(options)
+    requests_per_day(options)
     policy.parse(str(options.get("policy", "")))
     call.app.access.require_catalog(call.principal, new.catalog)
     lake = {"catalog": new.catalog, "format": new.format, "uri": new.uri, "options": options}

@@ -70,6 +70,7 @@ class Capturing:
             Vault(settings.db.with_name(settings.db.name + ".secrets")),
             self.queue,
             on_discovered=lambda name, tables: self.auto.review(name, tables),
+            interval=settings.watch_seconds or None,
         )
         self.captures = Captures(catalog, self.jobs, reading.records, self.lakes, self.queue, self.engines)
         self.orchestrator = Orchestrator(

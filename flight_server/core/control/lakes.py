@@ -11,12 +11,16 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
+from capture.connectors.options import requests_per_day
 from capture.connectors.secrets import mask, mask_uri
 from flight_server.core.auth.vault import Vault
 from flight_server.core.control.job_queue import NO_WORKER, JobQueue
+from flight_server.core.control.marks import Marks, found_marks
+from flight_server.core.control.watched import Watched
 from store.catalog import capture_facts
 from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
@@ -45,6 +49,7 @@ class Lakes:
 
     Args:
         on_discovered: Called after each discovery with the catalog and the tables found.
+        interval: Seconds after which a new table is not current any more without a look; None for never.
     """
 
     def __init__(
@@ -55,10 +60,12 @@ class Lakes:
         queue: JobQueue,
         *,
         on_discovered: Callable[[str, Sequence[TableEntry]], object] = lambda *_: None,
+        interval: float | None = None,
     ):
         self._database, self._catalog, self._vault, self._queue = database, catalog, vault, queue
-        self._on_discovered = on_discovered
+        self._on_discovered, self._interval = on_discovered, interval
         self._beginnings = itertools.count(1)
+        self._marks = Marks()
         self._stored: dict[tuple[str, ...], int] = {}
         """(catalog,), or (catalog, schema, name) → beginning of the newest inspection whose findings are stored."""
 
@@ -104,7 +111,7 @@ class Lakes:
         catalog, options = config["catalog"], config["options"]
         with self._database.reading() as cursor:
             same = _check_taken(cursor, config, replace)
-        begun = next(self._beginnings)
+        begun, begun_at = next(self._beginnings), datetime.now(UTC)
         if discover:
             found = self.inspect("discover", config, is_cancelled, **self._scope(catalog if same else None))
         else:
@@ -118,10 +125,13 @@ class Lakes:
             self._vault.set(catalog, options, masked, config["uri"], uri)
             self._catalog.put_connector(connection, catalog, config["format"], uri, masked)
             if discover:
-                tables[:] = self._store_found(connection, {**config, "begun": begun}, found, whole=True, full=True)
+                lake = {**config, "begun": begun, "begun_at": begun_at}
+                tables[:] = self._store_found(connection, lake, found, whole=True, full=True)
 
         self._database.write(run)
+        self._marks.put_lake(catalog, None)
         if discover:
+            self._remember(catalog, found, whole=True)
             self._discovered(catalog, found)
         shown = {
             "catalog": catalog,
@@ -200,8 +210,19 @@ class Lakes:
         return self.store(catalog, config, found, whole=only is None, full=full_rescan)
 
     def _begin(self, catalog: str) -> dict[str, Any]:
-        """The configuration for an inspection that begins now, with its number, `begun`."""
-        return self.config(catalog) | {"begun": next(self._beginnings)}
+        """The configuration for an inspection that begins now, with its number, `begun`, and its time."""
+        return self.config(catalog) | {"begun": next(self._beginnings), "begun_at": datetime.now(UTC)}
+
+    def _cheaply(self, catalog: str, only: Sequence[Sequence[str]]) -> dict[str, Any]:
+        """Entries of the payload of a look that describes only tables that differ from their marks; of several tables
+        in a batch, one that cannot be read fails no other."""
+        entries = filter(None, (self._catalog.find((catalog, schema, name)) for schema, name in only))
+        tables = {entry.table_key: entry for entry in entries}
+        marks = self._marks.of(tables.values())
+        return {
+            "marks": {f"{tables[key].table_schema}\0{tables[key].table_name}": mark for key, mark in marks.items()},
+            "batch": True,
+        }
 
     def _look(
         self,
@@ -211,31 +232,153 @@ class Lakes:
         full_rescan: bool,
         is_cancelled: Callable[[], bool],
         snapshots: Sequence[int] | None = None,
+        **how: Any,
     ) -> Mapping[str, Any]:
-        """Inspects the tables of `only` (schema, name), or all; an error of the lake is recorded and raised."""
+        """Inspects the tables of `only` (schema, name), or all; an error of the lake is recorded and raised.
+
+        Args:
+            how: Further entries of the job's payload, as `_cheaply` returns them.
+        """
         try:
             scope = self._scope(catalog, only, full_rescan)
-            return self.inspect("discover", config, is_cancelled, **scope, snapshots=snapshots)
+            return self.inspect("discover", config, is_cancelled, **scope, **how, snapshots=snapshots)
         except StatflightError as error:
             if is_of_lake(error):
                 self.note(catalog, only, str(error))
             raise
 
-    def watch_job(self, catalog: str) -> tuple[dict[str, Any], Job]:
-        """Starts an inspection of the whole lake that no caller waits for; returns its configuration and the job."""
+    def names_job(self, catalog: str) -> tuple[dict[str, Any], Job]:
+        """Starts a look for new tables of a lake, and for those that are gone, which no caller waits for.
+
+        Returns:
+            The configuration for the findings, and the job.
+        """
         config = self._begin(catalog)
-        return config, self._submit("watch", "discover", config, **self._scope(catalog))
+        return config, self._submit("watch", "names", config, lake_mark=self._marks.lake(catalog))
+
+    def look_job(self, catalog: str, only: Sequence[Sequence[str]]) -> tuple[dict[str, Any], Job]:
+        """Starts a look at tables (schema, name), which no caller waits for; returns as `names_job`."""
+        config = self._begin(catalog)
+        scope = self._scope(catalog, only) | self._cheaply(catalog, only)
+        return config, self._submit("watch", "discover", config, **scope)
+
+    def changed(self, tables: Sequence[TableEntry], is_cancelled: Callable[[], bool]) -> list[dict[str, Any]]:
+        """Looks at tables at once, with one inspection of each lake, and stores the findings.
+
+        Returns:
+            For each table `table`, `current_snapshot_id` and `changed`, true if its current snapshot is another one;
+            and `error` if it cannot be read.
+
+        Raises:
+            ShuttingDown, Cancelled: The server shuts down, or the caller has left.
+        """
+        errors: dict[str, str] = {}
+        of_lakes: dict[str, dict[tuple[str, str], None]] = {}
+        for table in tables:
+            if table.format != EXTERNAL:
+                of_lakes.setdefault(table.table_catalog, {})[table.table_schema, table.table_name] = None
+        for catalog, names in of_lakes.items():
+            only = list(map(list, names))
+            try:
+                config = self._begin(catalog)
+                found = self._look(catalog, config, only, False, is_cancelled, **self._cheaply(catalog, only))
+                results = self.store(catalog, config, found, whole=False)
+                errors |= {result["table"]: result["error"] for result in results if "error" in result}
+            except StatflightError as error:
+                if isinstance(error, Cancelled | ShuttingDown):
+                    raise
+                errors |= {t.full_name: str(error) for t in tables if t.table_catalog == catalog}
+        return [self._change(table, errors.get(table.full_name)) for table in tables]
+
+    def budget(self, catalog: str) -> int | None:
+        """Requests a day that the watch may make of a lake; None for any number."""
+        return requests_per_day(self._catalog.connector(catalog)["options"])
+
+    def watched(self, catalog: str) -> list[Watched]:
+        """The tables of a lake that the watch looks at."""
+        rows = self._database.rows(
+            "SELECT t.table_key, t.table_schema, t.table_name, epoch(t.checked_at),"
+            " epoch(greatest(u.last_read_at, s.committed_at)) FROM tables t"
+            " LEFT JOIN (SELECT table_key, max(last_read_at) AS last_read_at FROM column_usage GROUP BY 1) u"
+            " ON u.table_key = t.table_key"
+            " LEFT JOIN snapshots s ON s.table_key = t.table_key AND s.snapshot_id = t.current_snapshot_id"
+            " WHERE t.table_catalog = ? AND NOT t.dropped AND t.format <> ?",
+            catalog,
+            EXTERNAL,
+        )
+        return [Watched(key, (schema, name), checked_at, used_at) for key, schema, name, checked_at, used_at in rows]
+
+    def set_intervals(self, seconds: Mapping[int, float | None]) -> None:
+        """Stores the interval after which each table, by key, is not current any more without a look; None for
+        never."""
+        changed = self._catalog.deadlines.differing(seconds)
+        if not changed:
+            return
+
+        def run(connection: Connection) -> None:
+            self._catalog.update_tables(connection, {key: {"watch_seconds": each} for key, each in changed.items()})
+
+        self._database.write(run)
+        self._catalog.deadlines.set_intervals(changed)
+
+    def _change(self, before: TableEntry, error: str | None) -> dict[str, Any]:
+        """What a look has found of a table, whose entry was another one before."""
+        now = self._catalog.by_key(before.table_key)
+        result = {
+            "table": before.full_name,
+            "current_snapshot_id": now.current_snapshot_id,
+            "changed": now.current_snapshot_id != before.current_snapshot_id,
+        }
+        return result if error is None else result | {"error": error}
+
+    def store_names(self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        """Stores the findings of `names_job`: drops the tables that are gone."""
+        present = {(schema, name) for schema, name in found["names"]}
+        unlisted = {error["schema"] for error in found["errors"]}
+
+        def run(connection: Connection) -> None:
+            self._check_same(catalog, config)
+            if self._stored.get((catalog,), 0) > config["begun"]:
+                return
+            discovery = Discovery(self._catalog)
+            discovery.store_namespaces(connection, catalog, found["namespaces"])
+            for error in found["errors"]:
+                self._note_failing(connection, catalog, error["reason"], error["schema"])
+            discovery.forget_missing(connection, catalog, partial(self._is_there, present, unlisted, config["begun"]))
+
+        self._database.write(run)
+        self._marks.put_lake(catalog, found["lake_mark"])
+
+    def _is_there(
+        self, present: Collection[tuple[str, str]], unlisted: Collection[str], begun: int, entry: TableEntry
+    ) -> bool:
+        """True if a table is in a lake, or may be, by an inspection with a number."""
+        name = entry.table_schema, entry.table_name
+        return (
+            name in present or entry.table_schema in unlisted or not self._is_newest(entry.table_catalog, name, begun)
+        )
+
+    def _is_newest(self, catalog: str, name: tuple[str, str], begun: int) -> bool:
+        """True if no findings of a later inspection about a table are stored."""
+        return max(self._stored.get(of, 0) for of in ((catalog,), (catalog, *name))) <= begun
 
     def _submit(self, kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Job:
         """Queues the inspection of a lake."""
-        connector = {name: value for name, value in config.items() if name != "begun"}
+        connector = {name: value for name, value in config.items() if name not in ("begun", "begun_at")}
         payload = {"operation": operation, "connector": connector, **arguments}
         job = Job(kind, payload, catalog=config["catalog"], targets=[operation])
         self._queue.submit([job])
         return job
 
     def store(
-        self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool, full: bool = False
+        self,
+        catalog: str,
+        config: Mapping[str, Any],
+        found: Mapping[str, Any],
+        *,
+        whole: bool,
+        full: bool = False,
+        present: Collection[tuple[str, str]] = (),
     ) -> list[dict[str, Any]]:
         """Stores the findings of an inspection, unless the catalog was connected to another lake meanwhile; of a table
         only if those of no inspection that began later are stored.
@@ -245,6 +388,7 @@ class Lakes:
             found: The worker's findings: `tables`, `errors`.
             whole: True if all tables were inspected; tables not found are dropped then.
             full: True if stored snapshots were inspected again; False leaves those that were stored meanwhile.
+            present: (schema, name) of all tables of the lake, if they are known.
 
         Returns:
             One result per table, as `discover` returns them.
@@ -252,11 +396,24 @@ class Lakes:
 
         def run(connection: Connection) -> list[dict[str, Any]]:
             self._check_same(catalog, config)
-            return self._store_found(connection, config, found, whole=whole, full=full)
+            return self._store_found(connection, config, found, whole=whole, full=full, listed=present)
 
         results = self._database.write(run)
+        self._remember(catalog, found, whole=whole)
         self._discovered(catalog, found)
         return results
+
+    def _remember(self, catalog: str, found: Mapping[str, Any], *, whole: bool) -> None:
+        """Keeps the marks of findings, which are stored, for the next look."""
+
+        def keys(of: Mapping[tuple[str, str], Any]) -> dict[int, Any]:
+            entries = {name: self._catalog.find((catalog, *name)) for name in of}
+            return {entry.table_key: of[name] for name, entry in entries.items() if entry is not None}
+
+        errors = {(error["schema"], error["name"]): None for error in found["errors"] if error["name"] is not None}
+        self._marks.put(keys(found_marks(found)), keys(errors))
+        if whole:
+            self._marks.put_lake(catalog, found.get("lake_mark"))
 
     def note(self, catalog: str, only: Sequence[Sequence[str]] | None, reason: str) -> None:
         """Records that a lake with all of its tables, or some tables of it (schema, name), cannot be read."""
@@ -301,25 +458,37 @@ class Lakes:
         return {"only": only, "full_rescan": full, "known": known, "current": current, "identities": identities}
 
     def _store_found(
-        self, connection: Connection, config: Mapping[str, Any], found: Mapping[str, Any], *, whole: bool, full: bool
+        self,
+        connection: Connection,
+        config: Mapping[str, Any],
+        found: Mapping[str, Any],
+        *,
+        whole: bool,
+        full: bool,
+        listed: Collection[tuple[str, str]] = (),
     ) -> list[dict[str, Any]]:
         """Stores findings; of tables that an inspection begun later has found meanwhile, only tells what is stored."""
-        catalog, format, begun = config["catalog"], config["format"], config["begun"]
+        catalog, format, begun, at = config["catalog"], config["format"], config["begun"], config["begun_at"]
         discovery = Discovery(self._catalog)
 
         def is_newest(schema: str, name: str) -> bool:
-            return max(self._stored.get(of, 0) for of in ((catalog,), (catalog, schema, name))) <= begun
+            return self._is_newest(catalog, (schema, name), begun)
 
         whole = whole and self._stored.get((catalog,), 0) <= begun
         errors = [error for error in found["errors"] if error["name"] is not None]
         of_schemas = [error for error in found["errors"] if error["name"] is None]
         unlisted = {error["schema"] for error in of_schemas}
-        present = {(item["schema"], item["name"]) for item in (*found["tables"], *errors)}
+        unchanged = [(schema, name) for schema, name in found.get("unchanged", ())]
+        present = {(item["schema"], item["name"]) for item in (*found["tables"], *errors)} | set(unchanged)
         if whole:
             discovery.store_namespaces(connection, catalog, found.get("namespaces", []))
         tables = [table for table in found["tables"] if is_newest(table["schema"], table["name"])]
-        seen = discovery.store(connection, catalog, format, tables, present if whole else (), full=full)
-        discovery.note_tables(connection, [entry.table_key for entry in seen])
+        seen = discovery.store(connection, catalog, format, tables, present if whole else listed, full=full)
+        same = (self._catalog.uncommitted.by_name.get((catalog, *name)) for name in unchanged if is_newest(*name))
+        looked_at = [entry.table_key for entry in (*seen, *filter(None, same))]
+        discovery.note_tables(connection, looked_at, at=at)
+        if requests_per_day(config["options"]) != 0:
+            self._limit(connection, looked_at)
         results = self._reports(catalog, found["tables"])
         for error in errors:
             schema, name, reason = error["schema"], error["name"], error["reason"]
@@ -330,18 +499,16 @@ class Lakes:
             self._note_failing(connection, catalog, error["reason"], error["schema"])
             results.append({"table": f"{catalog}.{error['schema']}", "error": error["reason"]})
         if whole:
-            discovery.forget_missing(
-                connection,
-                catalog,
-                lambda e: (
-                    (e.table_schema, e.table_name) in present
-                    or e.table_schema in unlisted
-                    or not is_newest(e.table_schema, e.table_name)
-                ),
-            )
+            discovery.forget_missing(connection, catalog, partial(self._is_there, present, unlisted, begun))
         self._catalog.note_connector(connection, catalog, None)
         self._note_stored(catalog, None if whole else present, begun)
         return results
+
+    def _limit(self, connection: Connection, keys: Sequence[int]) -> None:
+        """Gives tables that have no interval yet that of the watch."""
+        if self._interval is not None and (new := self._catalog.deadlines.unlimited(keys)):
+            self._catalog.update_tables(connection, {key: {"watch_seconds": self._interval} for key in new})
+            self._catalog.deadlines.set_intervals(dict.fromkeys(new, self._interval))
 
     def _reports(self, catalog: str, tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The findings about tables as a discovery reports them, without tables that are not stored."""
@@ -393,7 +560,10 @@ class Lakes:
             for catalog, only in names.items():
                 with contextlib.suppress(UpstreamError, NotFound, InvalidArgument, Conflict):
                     config = self._begin(catalog)
-                    found = self._look(catalog, config, list(map(list, only)), False, is_cancelled)
+                    listed = list(map(list, only))
+                    found = self._look(
+                        catalog, config, listed, False, is_cancelled, **self._cheaply(catalog, listed), reason="capture"
+                    )
                     if self._is_as_known(catalog, config["format"], found):
                         after.callback(self._database.submit, partial(self._note_looked, config=config, only=only))
                     else:
@@ -407,7 +577,8 @@ class Lakes:
         catalog = config["catalog"]
         self._check_same(catalog, config)
         entries = (self._catalog.find((catalog, schema, name)) for schema, name in only)
-        Discovery(self._catalog).note_tables(connection, [entry.table_key for entry in entries if entry is not None])
+        keys = [entry.table_key for entry in entries if entry is not None]
+        Discovery(self._catalog).note_tables(connection, keys, at=config["begun_at"])
         self._catalog.note_connector(connection, catalog, None)
         self._note_stored(catalog, only, config["begun"])
 

@@ -163,6 +163,17 @@ def _own(flight: str, table: str, order: str, **changed: str) -> Callable[[ReadS
     return source
 
 
+def _costs(scope: ReadScope) -> FlightSource:
+    """Costs of the lakes of the scope's tables; of all lakes if it is not limited."""
+    parameters: list[Any] = []
+    condition = "true"
+    if scope.keys is not None:
+        seen = f"SELECT t.table_catalog FROM tables t WHERE NOT t.dropped AND {limited_to('t', scope, parameters)}"
+        condition = f"s.catalog IN ({seen})"
+    order = "s.day, s.catalog, s.reason, s.operation"
+    return FlightSource("costs s", parameters, _own_columns("sys.costs"), order, condition)
+
+
 def _connectors(scope: ReadScope) -> FlightSource:
     """The connectors of the scope's tables; all connectors if the scope is not limited."""
     parameters: list[Any] = []
@@ -252,4 +263,5 @@ SOURCES: Final[dict[str, Callable[[ReadScope], FlightSource]]] = {
     "sys.capture_decisions": _own("sys.capture_decisions", "capture_decisions", "s.decided_at"),
     "sys.column_usage": _own("sys.column_usage", "column_usage", "s.table_key, s.column_name"),
     "sys.connectors": _connectors,
+    "sys.costs": _costs,
 }

@@ -68,16 +68,19 @@ class RecordFinder:
         are not cached. A table that cannot be inspected or read has none at its current snapshot."""
         records: list[Mapping[str, Any] | None] = []
         missing: dict[tuple[int, int, TargetKind], dict[RecordKey, list[int]]] = {}
+        unsure = self._catalog.unsure()
         for at, item in enumerate(wanted):
+            if item[0] in unsure and item[1] == self._catalog.by_key(item[0]).current_snapshot_id:
+                records.append(None)
+                continue
             cached = self._cache.derived(item, self._generation)
             records.append(None if cached is None else cached.value)
             if cached is None:
                 missing.setdefault((item[0], item[1], item[2].kind), {}).setdefault(item, []).append(at)
         for (table_key, snapshot_id, kind), items in missing.items():
             generation = self._generation(table_key)
-            table, read = self._catalog.by_key(table_key), dict[str, Mapping[str, Any]]()
-            if not (table.failing and snapshot_id == table.current_snapshot_id):
-                read = self._read(table, snapshot_id, kind, [target for _, _, target in items])
+            table = self._catalog.by_key(table_key)
+            read = self._read(table, snapshot_id, kind, [target for _, _, target in items])
             for item, places in items.items():
                 record = read.get(item[2].storage_id)
                 for at in places:

@@ -101,11 +101,11 @@ class Scanner:
             is_limited=self.catalog.committed.is_limited,
             caller=None if principal.sees_all else principal,
         )
+        if request.snapshot in (None, CURRENT):
+            keys = self.catalog.unsure()
+            scope = replace(scope, failing=keys if scope.keys is None else keys.intersection(scope.keys))
         if request.snapshot is None:
             return scope
-        if request.snapshot == CURRENT:
-            keys = self.catalog.committed.failing
-            scope = replace(scope, failing=keys if scope.keys is None else keys.intersection(scope.keys))
         pin = None if only is None else self._pin(request, only)
         if only is not None and pin is not None:
             return replace(scope, snapshot=pin, epoch=epoch if pin == only.current_snapshot_id else None)
@@ -249,10 +249,13 @@ class Scanner:
         """
         table, is_whole = None, principal.sees_all and request.flight.writable and request.generation is None
         if command is not None and is_whole and request.plan.name is not None:
-            if (kept := self.slices.derived(command, self.versions.generation)) is not None:
+            kept = self.slices.derived(command, self.versions.generation)
+            if kept is not None and not self.catalog.deadlines.is_over(kept.table_key):
                 return self.streams.admit(kept.value)
             if self.slices.is_worth_loading(("message", hash(command))):
                 table = self.catalog.find(request.plan.name)
+        if table is not None and self.catalog.is_unsure(table):
+            table = None  # what is answered now holds for this moment only
         generation = 0 if table is None else self.versions.generation(table.table_key)
         answer = self.read(request, principal, is_cancelled)
         if isinstance(answer, Stream):
@@ -275,8 +278,8 @@ class Scanner:
         if table is None or not principal.sees(*table.name):
             return _empty(request)
         snapshot = None
-        if request.snapshot == CURRENT and table.failing:
-            return None if request.allow_stale else _empty(request)
+        if request.snapshot in (None, CURRENT) and self.catalog.is_unsure(table):
+            return None if request.allow_stale or request.snapshot is None else _empty(request)
         if request.snapshot is not None:
             snapshot = self._pin(request, table)
             if snapshot is None:

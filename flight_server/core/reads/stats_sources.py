@@ -68,7 +68,7 @@ def stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None = None)
 def _without_trust(source: FlightSource, scope: ReadScope) -> FlightSource:
     """The source with the current rows of tables that cannot be inspected or read as STALE."""
     failing = f"s.table_key IN ({', '.join(map(str, sorted(scope.failing)))})"
-    if not scope.allow_stale:
+    if not (scope.allow_stale or scope.is_stored):
         source.where = f"({source.where}) AND NOT {failing}"
         return source
     labels = {"freshness": STALE, "usable_for": PLANNING, "distribution_freshness": STALE}

@@ -31,6 +31,7 @@ class FakeLake:
     def __init__(self, **tables: BaseException | None):
         self.tables = tables
         self.namespaces: dict[str, BaseException | None] = {"s": None}
+        self.marks: dict[str, str] = {}
 
     def format_of(self, namespace: str, name: str) -> str:
         return self.format
@@ -48,6 +49,12 @@ class FakeLake:
             raise error
         return TableDescriptor(namespace, name, None, f"/{name}", SCHEMA)
 
+    def mark(self, namespace: str, name: str, before: str | None = None) -> str | None:
+        return self.marks.get(name)
+
+    def lake_mark(self, before: str | None = None) -> str | None:
+        return " ".join(self.tables)
+
     def enumerate_snapshots(self, namespace: str, name: str, **_: Any) -> SnapshotListing:
         return SnapshotListing((Snapshot(1, 1, SCHEMA),), frozenset({1}), 1)
 
@@ -64,6 +71,24 @@ def test_failing_table_does_not_stop_the_others(error):
     assert [table["name"] for table in found["tables"]] == ["a", "z"]
     (error,) = found["errors"]
     assert error["name"] == "bad" and "damaged" in error["reason"]
+
+
+def test_tables_that_are_as_at_their_mark_are_not_described():
+    lake = FakeLake(a=UpstreamError("described"), b=None, c=None)
+    lake.marks = {"a": "1", "b": "2"}
+    marks = {"s\0a": "1", "s\0b": "1", "s\0c": "1"}
+    found = run_inspection(lake, marks=marks, only=[["s", "a"], ["s", "b"], ["s", "c"]])
+    assert found["unchanged"] == [("s", "a")] and found["errors"] == []
+    assert [(table["name"], table["mark"]) for table in found["tables"]] == [("b", "2"), ("c", None)]
+
+
+def test_names_are_listed_only_if_the_lake_differs_from_its_mark():
+    lake = FakeLake(a=None, b=None)
+    asked = {"operation": "names", "connector": {"options": {"exclude": "*.b"}}}
+    found = inspect(lake, asked, lambda *_: None)
+    assert found["names"] == [("s", "a")] and found["lake_mark"] == "a b"
+    assert inspect(lake, asked | {"lake_mark": "a b"}, lambda *_: None) == {}
+    assert inspect(lake, asked | {"lake_mark": "a"}, lambda *_: None) == found
 
 
 def test_failing_namespace_does_not_stop_the_others():

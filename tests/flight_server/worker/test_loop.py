@@ -212,7 +212,7 @@ def test_hanging_lake_does_not_delay_inspections_of_others(opened):
     server = FakeServer(leases[0])
     worker = Worker(server, Registry([]))  # type: ignore[arg-type]
     worker.start([("watch",)])
-    wait_for(lambda: "bad" in worker._watching and FakeConnector.behavior is not hang)
+    wait_for(lambda: FakeConnector.behavior is not hang)
     for number in (1, 2, 3):
         server.leases.put(leases[number])
         wait_for(lambda number=number: len(server.finished) == number)
@@ -227,13 +227,13 @@ def test_connector_of_an_unwatched_lake_is_closed(opened, monkeypatch):
     server = FakeServer(lease() | {"kind": "watch"})
     worker = Worker(server, Registry([]))  # type: ignore[arg-type]
     worker.start([("watch",)])
-    wait_for(lambda: server.finished and all(slot.keeper is None for slot in worker._watching.values()))
+    wait_for(lambda: server.finished and len(worker._slots) == 1)
     worker.look_after()
-    assert not opened[0].closed and worker._watching  # it may be inspected again
+    assert not opened[0].closed  # it may be inspected again
     monkeypatch.setattr(slots, "CONNECTOR_SECONDS", -1.0)
     worker.look_after()
     worker.stopping.set()
-    assert opened[0].closed and not worker._watching
+    assert opened[0].closed
 
 
 def wait_for(probe: Callable[[], Any], within: float = 45.0) -> None:

@@ -39,7 +39,7 @@ class ReturnsServer(FakeServer):
 
 
 def slot_of(count: int, seconds: float = 60.0) -> Slot:
-    slot = Slot(("sync",), lambda: None)
+    slot = Slot(("sync",))
     slot.take(leases(count, seconds))
     return slot
 

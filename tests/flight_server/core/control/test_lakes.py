@@ -194,7 +194,7 @@ def test_error_of_a_single_table_discovery_is_stored_on_the_table_only(env):
 
 def test_discovery_of_a_replaced_or_dropped_lake_is_not_stored(env):
     env.register(discover=True)
-    config, _ = env.lakes.watch_job("c")
+    config, _ = env.lakes.look_job("c", [["s", "t"]])
     env.register(uri="/b", replace=True)
     with pytest.raises(Conflict, match="another lake meanwhile"):
         env.lakes.store("c", config, {"tables": [table("late")], "errors": []}, whole=True)
@@ -311,11 +311,11 @@ def test_findings_give_way_to_those_of_an_inspection_that_began_later(env):
         for tables in ([table("t")], [table("t", snapshots=(1, 2))], [table("t", snapshots=(1, 2)), table("new")])
     )
     env.register(discover=True)
-    older, newer = (env.lakes.watch_job("c")[0] for _ in "ab")
+    older, newer = (env.lakes.look_job("c", [["s", "t"]])[0] for _ in "ab")
     env.lakes.store("c", newer, v2, whole=False)  # a commit that the older one did not see
     (told,) = env.lakes.store("c", older, v1, whole=True)
     assert told["current_snapshot_id"] == env.catalog.get("c.s.t").current_snapshot_id == 2
-    older, newer = (env.lakes.watch_job("c")[0] for _ in "ab")
+    older, newer = (env.lakes.look_job("c", [["s", "t"]])[0] for _ in "ab")
     env.lakes.store("c", older, v2, whole=True)
     env.lakes.store("c", newer, v1, whole=True)  # a rollback in the lake
     assert env.catalog.get("c.s.t").current_snapshot_id == 1
@@ -325,11 +325,11 @@ def test_findings_give_way_to_those_of_an_inspection_that_began_later(env):
 
 def test_a_table_that_was_found_meanwhile_is_not_dropped_by_an_older_inspection(env):
     env.register(discover=True)
-    older, newer = (env.lakes.watch_job("c")[0] for _ in "ab")
+    older, newer = (env.lakes.look_job("c", [["s", "t"]])[0] for _ in "ab")
     env.lakes.store("c", newer, {"tables": [table("new")], "errors": []}, whole=False)
     env.lakes.store("c", older, env.result, whole=True)
     assert set(env.errors()) == {"new", "t"}
-    env.lakes.store("c", env.lakes.watch_job("c")[0], env.result, whole=True)
+    env.lakes.store("c", env.lakes.look_job("c", [["s", "t"]])[0], env.result, whole=True)
     assert set(env.errors()) == {"t"}
 
 
@@ -340,7 +340,10 @@ def test_two_discoveries_that_overtake_each_other_leave_the_newer_answer(env):
     def overtake(lease: dict[str, Any]) -> None:
         env.on_lease = lambda lease: None
         env.lakes.store(
-            "c", env.lakes.watch_job("c")[0], {**first, "tables": [table("t", snapshots=(1, 2))]}, whole=True
+            "c",
+            env.lakes.look_job("c", [["s", "t"]])[0],
+            {**first, "tables": [table("t", snapshots=(1, 2))]},
+            whole=True,
         )
 
     env.on_lease = overtake

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
 
 import pytest
 
 from flight_server.core.control.capture_commit import CaptureCommit
 from flight_server.core.control.job_queue import JobQueue
-from flight_server.core.control.watch import PATIENCE_SECONDS, START_SECONDS, Watch
+from flight_server.core.control.watch import BATCH, PATIENCE_SECONDS, START_SECONDS, Pace, Watch
+from flight_server.core.control.watched import TableName, Watched
 from store.catalog.catalog import Catalog
 from store.model.errors import NotFound, UpstreamError
 from store.queue.job_store import JobStore
 from store.queue.jobs import Job
 from store.stats_store import DuckDBStatsStore
 from tests.store.empty_store import empty_database
+
+NAMES: Final = {"names": [], "namespaces": [], "errors": [], "lake_mark": None}
+LOOKED: Final = {"tables": [], "unchanged": [], "errors": []}
 
 
 class FakeLakes:
@@ -27,20 +31,44 @@ class FakeLakes:
         self.stored: list[str] = []
         self.noted: list[tuple[str, str]] = []
         self.dropped: set[str] = set()
+        self.looks: list[list[str]] = []
+        self.found: list[tuple[str, list[str]]] = []
+        self.tables: dict[str, list[Watched]] = {}
+        self.seconds: dict[int, float | None] = {}
 
-    def watch_job(self, catalog: str) -> tuple[dict[str, Any], Job]:
+    def watched(self, catalog: str) -> list[Watched]:
+        return self.tables.get(catalog, [])
+
+    def set_intervals(self, seconds: dict[int, float | None]) -> None:
+        self.seconds |= seconds
+
+    def names_job(self, catalog: str) -> tuple[dict[str, Any], Job]:
         if catalog in self.dropped:
             raise NotFound("gone")
         self.started.append(catalog)
-        job = Job("watch", {}, catalog=catalog)
+        return self._job(catalog)
+
+    def look_job(self, catalog: str, only: Sequence[Sequence[str]]) -> tuple[dict[str, Any], Job]:
+        self.looks.append([name for _, name in only])
+        return self._job(catalog, looks=True)
+
+    def _job(self, catalog: str, **payload: Any) -> tuple[dict[str, Any], Job]:
+        job = Job("watch", payload, catalog=catalog)
         self.queue.submit([job])
         return {"catalog": catalog}, job
 
-    def store(self, catalog: str, config: dict[str, Any], found: Any, *, whole: bool) -> None:
-        assert whole and config["catalog"] == catalog
+    def store_names(self, catalog: str, config: dict[str, Any], found: Any) -> None:
+        assert config["catalog"] == catalog
         self.stored.append(catalog)
+        self.tables[catalog] = [Watched(at, tuple(name)) for at, name in enumerate(found["names"])]
 
-    def note(self, catalog: str, only: None, reason: str) -> None:
+    def store(
+        self, catalog: str, config: dict[str, Any], found: Any, *, whole: bool, present: Collection[TableName] = ()
+    ) -> None:
+        assert not whole and config["catalog"] == catalog
+        self.found.append((catalog, sorted(name for _, name in present)))
+
+    def note(self, catalog: str, only: Sequence[Sequence[str]] | None, reason: str) -> None:
         self.noted.append((catalog, reason))
 
 
@@ -53,7 +81,14 @@ class WatchEnv:
         commit = CaptureCommit(jobs, DuckDBStatsStore(self.database, catalog), catalog)
         self.queue = JobQueue(jobs, commit, clock=lambda: self.now)
         self.lakes = FakeLakes(self.queue)
-        self.watch = Watch(self.lakes, self.queue, lambda: list(self.intervals), self.intervals.get, lambda: self.now)
+        self.budget: int | None = None
+        self.watch = Watch(
+            self.lakes, self.queue, lambda: list(self.intervals), self._pace, lambda: self.now, lambda: self.now
+        )
+
+    def _pace(self, catalog: str) -> Pace | None:
+        seconds = self.intervals[catalog]
+        return None if seconds is None else Pace(seconds, seconds, self.budget)
 
     def step_at(self, seconds: float) -> None:
         self.now = seconds
@@ -64,7 +99,7 @@ class WatchEnv:
 
     def finish(self, lease: dict[str, Any], **body: Any) -> None:
         ids = {name: lease[name] for name in ("job_id", "lease_token")}
-        self.queue.finish([ids | (body or {"result": {}})])
+        self.queue.finish([ids | (body or {"result": NAMES})])
 
 
 @pytest.fixture
@@ -148,7 +183,7 @@ def test_failed_submit_does_not_stop_the_schedule(env, monkeypatch):
     def fail(catalog: str) -> Any:
         raise UpstreamError("no")
 
-    monkeypatch.setattr(env.lakes, "watch_job", fail)
+    monkeypatch.setattr(env.lakes, "names_job", fail)
     env.step_at(0.0)
     env.step_at(START_SECONDS)
     monkeypatch.undo()
@@ -161,3 +196,78 @@ def test_shutdown_is_not_recorded_as_a_lake_error(env, caplog):
     env.step_at(0.0)
     env.step_at(START_SECONDS)
     assert env.lakes.noted == [] and not caplog.records
+
+
+def answer(env: WatchEnv, **found: Any) -> None:
+    """Finishes the next job with findings."""
+    env.finish(env.lease(), result=found)
+
+
+def first_round(env: WatchEnv, *names: str) -> None:
+    env.step_at(0.0)
+    env.step_at(START_SECONDS)
+    answer(env, **NAMES | {"names": [["s", name] for name in names]})
+    env.step_at(2.5)
+
+
+def test_new_tables_are_looked_at_before_the_names_are_stored(env):
+    first_round(env, "t", "u")
+    assert env.lakes.looks == [["t", "u"]] and env.lakes.stored == []
+    answer(env, **LOOKED)
+    env.step_at(3.0)
+    assert env.lakes.found == [("a", ["t", "u"])], "a table with another name is known by the names of all"
+    assert env.lakes.stored == ["a"]
+
+
+def test_known_tables_and_names_are_looked_at_together(env):
+    first_round(env)
+    env.lakes.tables["a"] = [Watched(1, ("s", "t"), 0.0)]
+    env.step_at(70.0)
+    assert env.lakes.started == ["a", "a"] and env.lakes.looks == [["t"]]
+    answer(env)
+    answer(env, **LOOKED)
+    env.step_at(71.0)
+    assert env.lakes.found == [("a", [])] and env.lakes.stored == ["a"], "nothing is stored of names as they were"
+
+
+def test_what_was_used_lately_comes_first_and_in_batches(env):
+    first_round(env)
+    env.lakes.tables["a"] = [Watched(at, ("s", f"t{at}"), 0.0, float(at)) for at in range(BATCH + 1)]
+    env.step_at(70.0)
+    assert [len(looks) for looks in env.lakes.looks] == [BATCH, 1]
+    assert env.lakes.looks[0][0] == f"t{BATCH}" and env.lakes.looks[1] == ["t0"]
+
+
+def test_intervals_are_those_of_the_watch_without_a_budget(env):
+    first_round(env)
+    env.lakes.tables["a"] = [Watched(1, ("s", "t")), Watched(2, ("s", "u"))]
+    env.step_at(70.0)
+    assert env.lakes.seconds == {1: 60.0, 2: 60.0}
+
+
+def test_a_budget_makes_looks_rare_and_those_at_used_tables_less_so(env):
+    env.budget, env.now = 100, 1e6
+    env.lakes.tables["a"] = [Watched(1, ("s", "t"), 1e6, 1e6), Watched(2, ("s", "u"), 1e6)]
+    env.step_at(1e6)
+    env.step_at(1e6 + START_SECONDS)
+    assert env.lakes.looks == [] and env.lakes.started == ["a"], "both were looked at lately"
+    used, other = env.lakes.seconds[1], env.lakes.seconds[2]
+    assert 60.0 < used < other
+    answer(env)
+    env.step_at(1e6 + 3.0)
+    env.step_at(1e6 + used)
+    assert env.lakes.looks == [["t"]]
+    answer(env, **LOOKED)
+    env.step_at(1e6 + used + 1.0)
+    env.lakes.tables["a"][0] = Watched(1, ("s", "t"), 1e6 + used, 1e6)
+    env.step_at(1e6 + other)
+    assert "u" in env.lakes.looks[-1]
+
+
+def test_tables_of_a_lake_that_is_not_watched_have_no_interval(env):
+    first_round(env)
+    env.lakes.tables["a"] = [Watched(1, ("s", "t"))]
+    env.lakes.seconds = {1: 60.0}
+    env.intervals["a"] = None
+    env.step_at(10.0)
+    assert env.lakes.seconds == {1: None}

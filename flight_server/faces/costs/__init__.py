@@ -1,0 +1,1 @@
+"""What looks at lakes cost, and lakes that say themselves what changed."""
