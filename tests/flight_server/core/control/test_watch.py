@@ -137,7 +137,7 @@ def test_hanging_or_failing_lake_does_not_delay_others(env):
     assert sorted(env.lakes.started) == ["a", "fails", "hangs"]
     for _ in range(3):
         lease = env.lease()
-        catalog = next(t.catalog for t in env.queue.leased.values() if t.token == lease["lease_token"])
+        catalog = next(t.catalog for t in env.queue._leases if t.token == lease["lease_token"])
         if catalog == "a":
             env.finish(lease)
         elif catalog == "fails":
@@ -153,7 +153,7 @@ def test_inspection_without_progress_is_cancelled_and_noted_once(env):
     env.step_at(0.0)
     env.step_at(START_SECONDS)
     env.lease()
-    (job,) = env.queue.leased.values()
+    (job,) = env.queue._leases
     for seconds in (10.0, PATIENCE_SECONDS + 10.0, PATIENCE_SECONDS + 20.0):
         env.step_at(seconds)
     assert job.cancelled
