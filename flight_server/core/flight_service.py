@@ -177,6 +177,7 @@ class StatflightServer(flight.FlightServerBase):
         app: App,
         authenticator: Authenticator | Guard,
         location: str,
+        metrics: Metrics | None = None,
         **options: Any,
     ):
         self._arrivals = _Arrivals(authenticator)
@@ -185,7 +186,7 @@ class StatflightServer(flight.FlightServerBase):
         self._actions = actions.ACTIONS | app.parts.actions
         followers = app.settings.followers
         self._locations = ["arrow-flight-reuse-connection://?", *followers.split(",")] if followers else []
-        self.metrics: Metrics | None = None
+        self.metrics = metrics
 
     def _answering(self, context: flight.ServerCallContext, method: str, action: str = "") -> _Answering:
         call = _Answering(self.metrics, context, self._arrivals.take(), method, action)

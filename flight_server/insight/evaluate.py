@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,10 +24,8 @@ from flight_server.insight.rules import CONTAINMENT, FIRST, LEARNED, OF_TABLE, P
 from store.model.errors import InvalidArgument, StatflightError, first_line
 from store.model.logical_types import MEASURED, NESTED, NUMERIC
 from store.model.names import is_pattern
-from store.model.sketches import is_partial, theta_bounds
 from store.model.statistics import SIDES, of_kind
 
-DEVIATIONS: Final = 5.0  # of a sketch: values beyond are impossible
 _OWN: Final = ("row_count", "null_count", *of_kind("NDV"))
 
 
@@ -277,7 +273,7 @@ class _Subject:
         row = self._with_own_counts(measure, row)
         value, note = measures.value_in(row, measure)
         is_sample = self._is_sample(measure, row)
-        extent = measures.extent(measure, row, is_sample, lambda: self._distinct(row))
+        extent = measures.extent(measure, row, is_sample, lambda: self._records.distinct(row))
         if extent is not None and is_sample and measure not in SIDES:
             note = "of a sample; capture without sampling"
         return Found(value, extent, note, at, self._decides(measure, at))
@@ -293,18 +289,6 @@ class _Subject:
             return row
         own = next((one for one in self._records.stored(row) if one["snapshot_id"] == at), dict[str, Any]())
         return row | {name: own.get(name) for name in _OWN}
-
-    def _distinct(self, row: Row) -> tuple[float, float] | None:
-        """The numbers of distinct values that agree with the sketch of a record's distribution; None without one."""
-        at = measures.snapshot_of(row, "ndv")
-        sketch = None if at is None else self._records.sketch(at, row["column_id"], "NDV")
-        if sketch is None or sketch["snapshot_id"] != at:
-            return None
-        low, high = theta_bounds(sketch["data"], DEVIATIONS)
-        if is_partial(sketch["params"]):
-            told = json.loads(sketch["params"] or "{}")
-            high += max(told["rows"] - told["rows_seen"], 0) if {"rows", "rows_seen"} <= told.keys() else math.inf
-        return low, high
 
     def _is_sample(self, measure: str, row: Row) -> bool:
         """True if the record of a column, or its distribution, is of a part of the rows."""
@@ -420,7 +404,7 @@ class _Subject:
 
     def _unique(self, row: Row) -> Found:
         """1 if no value of a column occurs twice, 0 otherwise: by exact counts, else by reading the column."""
-        known = measures.is_unique(row, lambda: self._distinct(row))
+        known = measures.is_unique(row, lambda: self._records.distinct(row))
         if known is None:
             try:
                 known = self._reader.unique(self._table, row["column_id"], self._at)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
 from functools import cached_property
 from itertools import takewhile
+from typing import Final
 
 from flight_server.core.views import history, table_summary
 from flight_server.core.views.reader import Reader, equal, read_table
 from flight_server.core.views.table_summary import Row, TableSummary
-from flight_server.insight import references
+from flight_server.insight import measures, references
+from store.model.sketches import is_partial, theta_bounds
+
+DEVIATIONS: Final = 5.0  # of a sketch: values beyond are impossible
 
 
 class Records:
@@ -68,6 +74,18 @@ class Records:
             rows = references.sketches(self._reader, self._table, role, snapshot)
             self.take_sketches(snapshot, role, {row["column_id"]: row for row in rows})
         return self._sketches[snapshot, role].get(column_id)
+
+    def distinct(self, row: Row) -> tuple[float, float] | None:
+        """The numbers of distinct values that agree with the sketch of a record's distribution; None without one."""
+        at = measures.snapshot_of(row, "ndv")
+        sketch = None if at is None else self.sketch(at, row["column_id"], "NDV")
+        if sketch is None or sketch["snapshot_id"] != at:
+            return None
+        low, high = theta_bounds(sketch["data"], DEVIATIONS)
+        if is_partial(sketch["params"]):
+            told = json.loads(sketch["params"] or "{}")
+            high += max(told["rows"] - told["rows_seen"], 0) if {"rows", "rows_seen"} <= told.keys() else math.inf
+        return low, high
 
     def take_sketches(self, snapshot: int | str, role: str, by_column: dict[int, Row]) -> None:
         """Takes sketches of a snapshot, which are not read then."""
