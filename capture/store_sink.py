@@ -249,6 +249,7 @@ def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapsho
     }
     parts = []
     with store.database.reading() as cursor:
+        store.database.segments.attach(cursor, [table.table_key])
         for family in _FAMILIES.get(flight, (flight,)):
             source, parameters = rows_of(family, table, snapshot_id)
             parts.append(query(cursor, f"SELECT t.* FROM {source}", parameters))

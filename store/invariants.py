@@ -26,6 +26,8 @@ from store.duckdb.layout import (
     prepare,
 )
 from store.duckdb.opening import opened_read_only
+from store.duckdb.segment_files import SegmentError
+from store.duckdb.segments import Segments, of_file
 from store.history.spans import changes, listing_changes, misserved, schema_key_sql
 from store.model.puts import IDENTITY
 from store.model.schemas import DISTRIBUTION
@@ -69,6 +71,25 @@ def check_file(path: Path) -> Iterator[Violation]:
     """
     with opened_read_only(path) as connection:
         yield from violations(connection)
+        yield from _segment_violations(connection, of_file(connection, path.absolute()))
+
+
+def _segment_violations(connection: Connection, segments: Segments) -> Iterator[Violation]:
+    """The segments that are missing, damaged, or have other rows than their entries say."""
+    for segment in segments.find(connection):
+        try:
+            rows = segments.numbered_sql(segment.family, [segment])
+            ((found,),) = connection.execute(f"SELECT count(*) FROM {rows}").fetchall()
+        except SegmentError as error:
+            yield Violation(error.message, None, _names(connection, [segment.table_key]), RESTORE)
+        else:
+            if found != segment.row_count:
+                yield Violation(
+                    f"the segment {segment.name} has {found} rows of {segment.row_count}",
+                    None,
+                    _names(connection, [segment.table_key]),
+                    RESTORE,
+                )
 
 
 def violations(connection: Connection, only: Sequence[Check] | None = None) -> Iterator[Violation]:

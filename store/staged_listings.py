@@ -122,16 +122,24 @@ class StagedListing:
             unstage(self._database, self.family, self.table_key)
         if not self._write(self._begin):
             return False
-        if self._base is not None and self._base.snapshot_id != self._base.base_snapshot_id and self._base.removed:
-            self._end_all(
-                "IN (SELECT file FROM {ended})", pa.table({"file": pa.array(self._base.removed, pa.string())})
-            )
+        self._end_removed()
         return True
+
+    @property
+    def _removed(self) -> pa.Table:
+        """The files of the base, in a column `file`, that this listing does not have."""
+        is_same = self._base is None or self._base.snapshot_id == self._base.base_snapshot_id
+        return pa.table({"file": pa.array([] if is_same else self._base.removed, pa.string())})  # type: ignore[union-attr]
+
+    def _end_removed(self) -> None:
+        removed = self._removed
+        if removed.num_rows:
+            self._end_all("IN (SELECT file FROM {ended})", removed)
 
     def _begin(self, connection: Connection) -> bool:
         if self.is_new:
             self.table_key = self._catalog.reserve_key()
-        end_staged(connection, self.family, [self.table_key])
+        end_staged(connection, self._database.segments, self.family, [self.table_key])
         listed = positions(connection, self.table_key, self.family)
         newest, own = max(listed.values(), default=-1), listed.get(self._snapshot_id)
         if own not in (None, newest):
@@ -347,9 +355,8 @@ class StagedListing:
         self._catalog.spans.list_files([self.table_key])
         self._database.touch(self.table_key)
         if self.whole and self.family == "stats.files":
-            drop_orphaned_sketches(
-                connection, pa.table({"table_key": [self.table_key], "snapshot_id": [self._snapshot_id]})
-            )
+            places = pa.table({"table_key": [self.table_key], "snapshot_id": [self._snapshot_id]})
+            drop_orphaned_sketches(connection, self._database.segments, places)
 
     def close(self) -> None:
         """Removes what is staged and not committed, and what only the former listing of the snapshot has, in a thread
@@ -399,8 +406,9 @@ def unstage(database: Database, family: str, table_key: int, generation: int | N
             " AND abs(generation) = abs(coalesce(?, generation))",
             [family, table_key, generation],
         ).fetchall()
-        if recorded and tidy(connection, family, [table_key], _TIDY_ROWS) < _TIDY_ROWS:
-            end_staged(connection, family, [table_key])
+        segments = database.segments
+        if recorded and tidy(connection, segments, family, [table_key], _TIDY_ROWS) < _TIDY_ROWS:
+            end_staged(connection, segments, family, [table_key])
             return False
         return bool(recorded)
 

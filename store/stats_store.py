@@ -12,7 +12,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -118,11 +118,13 @@ class DuckDBStatsStore(StatsStore):
         puts: Sequence[Put],
         bases: Mapping[int, Listing] = MappingProxyType({}),
         is_cancelled: Callable[[], bool] | None = None,
+        kind: type[StagedListing] = StagedListing,
     ) -> StagedListing | None:
         """Begins to store the rows of one family in pieces, without any of them.
 
         Args:
             bases: Snapshot id → the listing that its rows continue.
+            kind: How they are stored: in pieces, or as segments.
 
         Returns:
             The listing; None if only one transaction can store the rows, such as rows of several tables.
@@ -141,7 +143,7 @@ class DuckDBStatsStore(StatsStore):
         entry = self.catalog.find((names[0], names[1], names[2]))
         if (whole and family == "file_sketches") or (entry is None and self.require_registered_tables):
             return None
-        listing = StagedListing(
+        listing = kind(
             self.catalog,
             family,
             puts[0].rows.slice(0, 1),
@@ -152,6 +154,12 @@ class DuckDBStatsStore(StatsStore):
             is_cancelled=is_cancelled,
         )
         return listing if listing.begin() else None
+
+    def keys_of(self, rows: pa.Table) -> set[int]:
+        """Keys of the known tables that rows are about, which have the names of their tables."""
+        names = rows.select(_TABLE).group_by(_TABLE).aggregate([]).to_pylist()
+        entries = (self.catalog.find(tuple(name.values())) for name in names)
+        return {entry.table_key for entry in entries if entry is not None}
 
     def put_in(
         self,
@@ -260,10 +268,11 @@ class DuckDBStatsStore(StatsStore):
                 continue
             self.catalog.changes.stored(family, part)
             if family in BY_SPAN and presence.has_any(STAGED, keys):
-                end_staged(connection, family, keys)
+                end_staged(connection, self.database.segments, family, keys)
             for wave in waves(part) if family in BY_SPAN else [part]:
                 given = put.mode, family, wave, self._name_of, places, self.catalog.spans, presence
-                merge = SpanMerge(*given, marks) if family in BY_SPAN else SnapshotMerge(*given)
+                is_span = family in BY_SPAN
+                merge = SpanMerge(*given, self.database.segments, marks) if is_span else SnapshotMerge(*given)
                 counts += merge.apply(connection, generation)
         return counts
 
@@ -336,7 +345,7 @@ class DuckDBStatsStore(StatsStore):
         flight = FLIGHT_OF[target.kind]
         condition, parameters = where_target(flight, target)
         source, leading = rows_of(flight, table, snapshot_id)
-        with self.database.reading() as cursor:
+        with self._reading(table, flight) as cursor:
             rows = query(cursor, f"SELECT t.* FROM {source}{condition}", [*leading, *parameters])
         return rows.to_pylist()[0] if rows.num_rows else None
 
@@ -355,7 +364,7 @@ class DuckDBStatsStore(StatsStore):
     def _sketch_digests(self, table: TableEntry, snapshot_id: int, target: Target) -> Texts:
         family = "file_sketches" if target.kind is TargetKind.FILE else "stats.sketches"
         source, leading = rows_of(family, table, snapshot_id)
-        with self.database.reading() as cursor:
+        with self._reading(table, family) as cursor:
             digests = cursor.execute(
                 f"SELECT role || ' ' || sketch_type || ' ' || sha256(data) FROM {source} AND t.storage_id = ?"
                 " ORDER BY 1",
@@ -365,13 +374,22 @@ class DuckDBStatsStore(StatsStore):
 
     def rows(self, table: TableEntry, snapshot_id: int, flight: str) -> pa.Table:
         places = one_place(table.table_key, snapshot_id)
-        with self.database.reading() as cursor:
+        with self._reading(table, flight) as cursor:
             return query(cursor, select_rows(flight), places=places)
+
+    @contextlib.contextmanager
+    def _reading(self, table: TableEntry, *flights: str) -> Iterator[Connection]:
+        """A cursor for the block, which sees the rows in segments, too."""
+        families = [flight for flight in flights if flight in BY_SPAN]
+        with self.database.reading() as cursor:
+            if families:
+                self.database.segments.attach(cursor, [table.table_key], families)
+            yield cursor
 
     def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
         self.catalog.snapshot(table, snapshot_id)
         total = 0
-        with self.database.reading() as cursor:
+        with self._reading(table, "stats.files") as cursor:
             for each in [kind] if kind else list(FLIGHT_OF):
                 source, leading = rows_of(FLIGHT_OF[each], table, snapshot_id)
                 total += cursor.execute(f"SELECT count(*) FROM {source}", leading).fetchall()[0][0]
@@ -388,7 +406,7 @@ class DuckDBStatsStore(StatsStore):
     ) -> Page:
         total = self.count(table, snapshot_id, kind)
         records: Records = []
-        with self.database.reading() as cursor:
+        with self._reading(table, "stats.files") as cursor:
             for each in [kind] if kind else list(FLIGHT_OF):
                 wanted = page_size + 1 - len(records)
                 if wanted <= 0:

@@ -62,6 +62,8 @@ ROOMS = {
         "invariants": HISTORY | {"queue"},
         "staged_listings": HISTORY | {"catalog"},
         "transfer": HISTORY | {"catalog"},
+        "segment_listings": HISTORY | {"staged_listings"},
+        "segment_merging": {"duckdb", "segment_listings"},
         "stats_store": HISTORY | {"catalog", "staged_listings", "stores"},
         "write_through": HISTORY | {"catalog", "stats_store", "stores"},
     },

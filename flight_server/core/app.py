@@ -24,11 +24,13 @@ from store.catalog.sketch_retention import SketchRetention, superseded, thin
 from store.duckdb.database import Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.role import Role
+from store.segment_merging import collect, merge
 from store.staged_listings import unstage_all
 from store.stats_store import DuckDBStatsStore
 
 log = logging.getLogger("statflight.server")
 
+_SEGMENTS_SECONDS = 120.0  # between two looks for small segments, and for files of none
 _THINNED_SECONDS = 3600.0  # between two looks for sketches of older snapshots
 
 
@@ -57,6 +59,8 @@ class App:
         self.started = time.time()
         self.parts = Parts(parts(settings))  # what their settings name is read before a database is made
         self.database, self.role = join(settings.db)
+        if self.role.takes_writes and settings.store == "duckdb":
+            self.database.keep_segments(settings.segments, settings.segment_cells)
         self.versions = self.database.versions
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(
@@ -99,6 +103,7 @@ class App:
             self.scanner.queries.arrow_sources |= part.flights()
         self._background = [
             Background("thinning sketches", self._thin_sketches, lambda: _THINNED_SECONDS),
+            Background("segments", self._keep_segments, lambda: _SEGMENTS_SECONDS),
             Background("watch", self.watch.step, self.watch.seconds_left),
         ]
         self._background += [each for part in self.parts.values() for each in part.background()]
@@ -124,6 +129,8 @@ class App:
     def start(self) -> None:
         """Starts the background threads."""
         unstage_all(self.database)
+        if self.role.takes_writes:
+            collect(self.database, 0)  # left by captures that were killed
         for background in self._background:
             background.start()
         self.prewarmer.start()
@@ -158,6 +165,11 @@ class App:
         tables, keep = self.catalog.tables(), self.sketch_retention
         if superseded(self.database, tables, keep):
             self.database.write(lambda connection: thin(connection, self.catalog, tables, keep))
+
+    def _keep_segments(self) -> None:
+        if self.role.takes_writes and self.database.segments.may_have():
+            merge(self.database)
+            collect(self.database)
 
     def _captured(self, table: TableEntry) -> None:
         for part in self.parts.values():

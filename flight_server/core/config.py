@@ -192,6 +192,8 @@ class Settings:
         store: The store of statistics: `duckdb`, or that of another package (`store.write_through`).
         store_uri: Path or address of another store than DuckDB's.
         db: The DuckDB file.
+        segments: Directory of the rows of files of large tables; None means beside the database, `<db>.segments`.
+        segment_cells: Rows of files of a listing (files × columns) above which they lie there, outside of the database.
         host: Address to listen on.
         port: Port to listen on; 0 picks a free one.
         workers: Capture workers that the server starts; 0 for none.
@@ -254,6 +256,8 @@ class Settings:
     store: Annotated[str, _text] = "duckdb"
     store_uri: Annotated[str | None, _text] = field(default=None, repr=False)
     db: Annotated[Path, _path] = Path("statflight.duckdb")
+    segments: Annotated[Path | None, _path] = None
+    segment_cells: Annotated[int, _whole(0)] = 1_000_000
     host: Annotated[str, _text] = "127.0.0.1"
     port: Annotated[int, _whole(0, 65_535)] = DEFAULT_PORT
     workers: Annotated[int, _whole(0, 1024)] = 1

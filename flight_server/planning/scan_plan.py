@@ -297,16 +297,19 @@ class ScanPlanner:
         snapshot_id = table.current_snapshot_id if isinstance(snapshot, str) else snapshot
         if snapshot_id is None:
             raise NotCaptured(f'"{table.full_name}" has no snapshot', hint="discover its catalog, or capture it first")
-        cursor = self._database.read()
+        cursor, segments = self._database.read(), self._database.segments
 
         def run() -> T:
             epoch = self._versions.steady()
             cached = self._listings.get((table.table_key, snapshot_id))
             if epoch is not None and cached is not None and cached.generation == self._generation(table):
+                is_attached = segments.attach(cursor, [table.table_key])
                 found = read(cursor, cached)
                 if self._versions.steady() == epoch:  # no commit in between: the listing is of the rows just read
                     return found
-            cursor.execute("BEGIN TRANSACTION READ ONLY")
+                if is_attached:
+                    cursor.execute("ROLLBACK")
+            segments.begin(cursor, [table.table_key])
             return read(cursor, self._listing(cursor, table, snapshot_id))
 
         return self._streams.whole(cursor, run, is_cancelled)

@@ -32,7 +32,9 @@ def delete_records(
         if target.kind is TargetKind.FILE:
             flights.insert(1, "stats.file_columns")
     for flight in flights:
-        delete = delete_by_snapshot if flight in BY_SNAPSHOT else delete_by_span
-        count = delete(connection, flight, table, snapshot_id, target)
+        if flight in BY_SNAPSHOT:
+            count = delete_by_snapshot(connection, flight, table, snapshot_id, target)
+        else:
+            count = delete_by_span(connection, catalog.database.segments, flight, table, snapshot_id, target)
         deleted += 0 if flight.endswith("sketches") else count
     return deleted

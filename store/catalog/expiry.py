@@ -77,4 +77,4 @@ def _delete(connection: Connection, catalog: Catalog, doomed: Mapping[int, Seque
             places=places,
         )
     for family in BY_SPAN:
-        delete_listings(connection, family, places)
+        delete_listings(connection, catalog.database.segments, family, places)

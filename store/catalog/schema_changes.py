@@ -19,6 +19,7 @@ from store.catalog.catalog import Catalog
 from store.catalog.changes import one_place
 from store.duckdb.arrow_sql import execute, query
 from store.duckdb.layout import BY_SPAN, OPEN_END, STORED, Connection, parts, stored_columns
+from store.duckdb.segments import Segments
 from store.history.file_listings import forget_mark
 from store.history.file_spans import STORAGE_ID, end_staged, positions, remove_at
 from store.model.catalog_entries import TableEntry
@@ -101,7 +102,7 @@ def follow(
         catalog.changes.stored(flight, one_place(table.table_key, snapshot_id))
     forget_mark(connection, table.table_key, snapshot_id)
     _Records(connection, table.table_key, snapshot_id, change).follow(is_current)
-    _Files(connection, table.table_key, snapshot_id, change).follow()
+    _Files(connection, catalog.database.segments, table.table_key, snapshot_id, change).follow()
 
 
 class _Records:
@@ -181,8 +182,10 @@ class _Records:
 class _Files:
     """The rows about columns in the files of one snapshot, which other listings may have, too."""
 
-    def __init__(self, connection: Connection, table_key: int, snapshot_id: int, change: SchemaChange):
-        self._connection, self._key, self._change = connection, table_key, change
+    def __init__(
+        self, connection: Connection, segments: Segments, table_key: int, snapshot_id: int, change: SchemaChange
+    ):
+        self._connection, self._segments, self._key, self._change = connection, segments, table_key, change
         self._snapshot_id = snapshot_id
 
     def follow(self) -> None:
@@ -190,7 +193,7 @@ class _Files:
             listings = positions(self._connection, self._key, family)
             if (pos := listings.get(self._snapshot_id)) is None:
                 continue
-            end_staged(self._connection, family, [self._key])
+            end_staged(self._connection, self._segments, family, [self._key])
             self._remove(family, pos, f"column_id IS NOT NULL AND column_id NOT IN ({_numbers(self._change.names)})")
             if family == "stats.file_columns" and self._change.renamed:
                 self._rename(family, pos, is_newest=pos == max(listings.values()))
@@ -203,6 +206,7 @@ class _Files:
         columns = ("table_key", *stored_columns(family), "generation", "created_at")
         new = {"column_name": "n.name", "schema_hash": "$hash"}
         values = ", ".join(f'{new.get(name, f"t.{name}")} AS "{name}"' for name in columns)
+        self._lift(family, pos, where)
         rows = query(
             self._connection,
             f"SELECT {pos} AS from_pos, {OPEN_END if is_newest else pos + 1} AS to_pos, {values}"
@@ -214,7 +218,11 @@ class _Files:
         self._remove(family, pos, where)
         execute(self._connection, f"INSERT INTO {BY_SPAN[family]} BY NAME SELECT * FROM {{rows}}", rows=rows)
 
+    def _lift(self, family: str, pos: int, where: str) -> None:
+        self._segments.lift(self._connection, family, [self._key], f"{self._in_listing(pos)} AND {where}")
+
     def _remove(self, family: str, pos: int, where: str) -> None:
+        self._lift(family, pos, where)
         rids = query(
             self._connection,
             f"SELECT rowid AS rid FROM {BY_SPAN[family]} t WHERE {self._in_listing(pos)} AND {where}",

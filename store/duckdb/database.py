@@ -23,11 +23,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import duckdb
 
+from store.duckdb import segments
 from store.duckdb.backup import check_target, copy_files, settle, unwritable, wal
 from store.duckdb.database_files import CHECKPOINT_BYTES, DatabaseFiles
 from store.duckdb.file_lock import FileLock
 from store.duckdb.layout import Connection, insert_rows
 from store.duckdb.opening import MEMORY, connect, take_lock
+from store.duckdb.segments import Segments
 from store.duckdb.table_versions import TableVersions
 from store.model.errors import Cancelled, InvalidArgument, ShuttingDown
 
@@ -64,7 +66,8 @@ class Database:
         self.turn = threading.Lock()  # held while a piece of a listing is written, so that a commit has one at most
         self._opening = threading.Lock()  # a connection cannot be closed while a cursor of it is created
         self.on_rollback: list[Callable[[Connection], None]] = []
-        self.on_replace: list[Callable[[Connection], None]] = []
+        self.segments = Segments(None) if self.path == MEMORY else segments.of_file(self._root, Path(self.path))
+        self.on_replace: list[Callable[[Connection], None]] = [self.segments.load]
         self.replaced = 0  # how often; cursors from before read what was there before
         self.on_commit: list[Callable[[], None]] = []
         self.guards: list[Callable[[], None]] = []  # called before each transaction; raise to refuse it
@@ -180,9 +183,34 @@ class Database:
                         self._writer.interrupt()
         return future.result()
 
+    def keep_segments(self, directory: Path | None, cells: int) -> None:
+        """Sets from which size on listings are stored as segments, and where.
+
+        Args:
+            directory: Their directory; None leaves it where it is.
+            cells: Rows of files of a listing above which they are.
+
+        Raises:
+            InvalidArgument: The directory cannot be written.
+        """
+        if directory is not None and self.path != MEMORY:
+            named = Segments(directory.absolute())
+            named.files.prepare()
+            self.write(lambda connection: segments.name_directory(connection, Path(self.path), directory))
+            with self.reading() as cursor:
+                named.load(cursor)
+            self.segments = named
+            self.on_replace[0] = named.load
+        if self.segments.cells is not None:
+            self.segments.cells = cells
+
     def touch(self, *table_keys: int) -> None:
         """Marks tables as changed for readers; called inside of a write."""
         self._touched.update(table_keys)
+
+    def is_touched(self, table_key: int) -> bool:
+        """True if the running transaction has changed rows of a table; called inside of a write."""
+        return table_key in self._touched
 
     def backup(self, path: str | Path) -> int:
         """Writes a consistent copy of the database to a new file. Reads continue; writes wait until the file is copied.

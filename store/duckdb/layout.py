@@ -7,7 +7,8 @@ plain scan; `…_history` has all others. For the flights of `GROUPED` a row is 
 distribution that is served; where that is another record's or none, `own_…` has the record's own. A record whose
 distribution changes within its span has a copy for each further one (`is_copy`). A view with the flight's name has the
 records of both tables. Rows of files are stored once while they do not change: they belong to the file listings at
-positions from_pos <= pos < to_pos (`store.history.file_spans`).
+positions from_pos <= pos < to_pos (`store.history.file_spans`). Those of large listings lie outside of the file, in
+Parquet files that `segments` lists (`store.duckdb.segments`).
 """
 
 from __future__ import annotations
@@ -88,6 +89,10 @@ CREATE TABLE identities (table_key BIGINT, snapshot_id BIGINT, identity VARCHAR)
 CREATE TABLE file_snapshots (table_key BIGINT, family VARCHAR, snapshot_id BIGINT, pos BIGINT,
     schema_key UBIGINT, from_ord BIGINT, to_ord BIGINT, mark VARCHAR);
 CREATE TABLE staged_listings (table_key BIGINT, family VARCHAR, pos BIGINT, generation BIGINT);
+CREATE TABLE segments (segment BIGINT, table_key BIGINT, family VARCHAR, name VARCHAR, digest VARCHAR,
+    size_bytes BIGINT, row_count BIGINT, from_pos BIGINT, to_pos BIGINT, generation BIGINT, created_at TIMESTAMPTZ,
+    has_ends BOOLEAN);
+CREATE TABLE segment_ends (segment BIGINT, row_number BIGINT, to_pos BIGINT);
 CREATE TABLE checks (table_key BIGINT, snapshot_id BIGINT, column_name VARCHAR, rule VARCHAR, measure VARCHAR,
     level VARCHAR, state VARCHAR, value DOUBLE, detail VARCHAR, checked_at TIMESTAMPTZ, changed_at TIMESTAMPTZ);
 CREATE TABLE publications (table_key BIGINT, home VARCHAR, snapshot_id BIGINT, state VARCHAR, location VARCHAR,

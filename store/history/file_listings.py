@@ -12,9 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from store.duckdb.arrow_sql import among, execute, keys_table, query
 from store.duckdb.layout import BY_SPAN, OPEN_END, Connection, insert_rows
+from store.duckdb.segments import Segments
 from store.model.errors import UpstreamError
 from store.model.puts import Listing
 
@@ -62,7 +64,9 @@ def _continues(listing: Listing, listed: _Listed) -> bool:
     )
 
 
-def continue_listings(connection: Connection, listings: Sequence[tuple[int, Listing, Collection[str]]]) -> None:
+def continue_listings(
+    connection: Connection, segments: Segments, listings: Sequence[tuple[int, Listing, Collection[str]]]
+) -> None:
     """Gives snapshots the listings of their bases without the removed files; their other rows are put after that.
 
     Args:
@@ -91,6 +95,9 @@ def continue_listings(connection: Connection, listings: Sequence[tuple[int, List
     for family, ends in removed.items():
         if ends:
             physical, keys = BY_SPAN[family], {key for key, _ in ends}
+            for key, pos in {(key, pos) for (key, _), pos in ends.items()}:
+                files = pa.table({"file": [path for (of, path), at in ends.items() if (of, at) == (key, pos)]})
+                segments.end_files(connection, family, key, files, pos)
             execute(
                 connection,
                 f"UPDATE {physical} SET to_pos = r.pos FROM {{removed}} r"
@@ -116,7 +123,7 @@ def continue_listings(connection: Connection, listings: Sequence[tuple[int, List
     insert_rows(connection, "file_snapshots (table_key, family, snapshot_id, pos, mark)", new)
 
 
-def list_nothing(connection: Connection, marks: Marks) -> list[int]:
+def list_nothing(connection: Connection, segments: Segments, marks: Marks) -> list[int]:
     """Gives snapshots with marks an empty listing of each family of which no rows were put: the table has no files, or
     its metadata nothing about their columns. Those of an earlier snapshot no longer apply.
 
@@ -152,6 +159,9 @@ def list_nothing(connection: Connection, marks: Marks) -> list[int]:
             f" AND to_pos = {OPEN_END}",
             new=new,
         )
+        of_family = new.filter(pc.equal(new["family"], family)).group_by("table_key").aggregate([("pos", "min")])
+        ends = dict(zip(of_family["table_key"].to_pylist(), of_family["pos_min"].to_pylist(), strict=True))
+        segments.end_open(connection, family, ends)
     execute(connection, "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos, mark) FROM {new}", new=new)
     keys: list[int] = new["table_key"].unique().to_pylist()
     return keys

@@ -13,9 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.duckdb.arrow_sql import among, execute, keys_table, query, rowid_in
+from store.duckdb.arrow_sql import among, execute, keys_table, query, quoted, rowid_in
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, Connection, parts, stored_columns
+from store.duckdb.segments import Segments
 from store.model.catalog_entries import TableEntry
+from store.model.puts import IDENTITY
 from store.model.targets import Target, TargetKind
 
 # Flight → SQL of the storage id of a row's target, by the rules of `store.model.targets`; {0} is the row's alias.
@@ -156,7 +158,12 @@ def delete_by_snapshot(
 
 
 def delete_by_span(
-    connection: Connection, family: str, table: TableEntry, snapshot_id: int | None, target: Target | None
+    connection: Connection,
+    segments: Segments,
+    family: str,
+    table: TableEntry,
+    snapshot_id: int | None,
+    target: Target | None,
 ) -> int:
     """Deletes rows of a flight of `BY_SPAN`.
 
@@ -168,15 +175,21 @@ def delete_by_span(
         The number of rows removed from listings; a row of two listings counts twice.
     """
     physical, key = BY_SPAN[family], table.table_key
-    end_staged(connection, family, [key])
+    end_staged(connection, segments, family, [key])
     listings = positions(connection, key, family)
     doomed_listings = {s: pos for s, pos in listings.items() if snapshot_id in (None, s)}
     deleted = 0
     condition, parameters = where_target(family, target) if target else ("", [])
+    rows = physical
+    if target is None:
+        rows = segments.sql(connection, family, [key])
+    elif doomed_listings:
+        (file,) = parameters
+        segments.lift(connection, family, [key], f"t.{IDENTITY[family][0]} = {quoted(file)}")
     for pos in doomed_listings.values():
         in_listing = f"t.table_key = {key} AND from_pos <= {pos} AND to_pos > {pos}{condition}"
         if target is None:
-            deleted += connection.execute(f"SELECT count(*) FROM {physical} t WHERE {in_listing}").fetchall()[0][0]
+            deleted += connection.execute(f"SELECT count(*) FROM {rows} t WHERE {in_listing}").fetchall()[0][0]
             continue
         rowids = query(connection, f"SELECT rowid AS rid FROM {physical} t WHERE {in_listing}", parameters)["rid"]
         deleted += len(rowids)
@@ -184,11 +197,11 @@ def delete_by_span(
         remove_at(connection, family, rowids, f"table_key = {key}", position)
     if target is None and doomed_listings:
         places = {"table_key": [key] * len(doomed_listings), "snapshot_id": list(doomed_listings)}
-        delete_listings(connection, family, pa.table(places))
+        delete_listings(connection, segments, family, pa.table(places))
     return deleted
 
 
-def end_staged(connection: Connection, family: str, table_keys: Sequence[int]) -> None:
+def end_staged(connection: Connection, segments: Segments, family: str, table_keys: Sequence[int]) -> None:
     """Removes what is staged of a flight of `BY_SPAN` for tables, before another write changes their listings."""
     staged = execute(
         connection,
@@ -196,7 +209,7 @@ def end_staged(connection: Connection, family: str, table_keys: Sequence[int]) -
         moved=keys_table(table_keys),
     )
     if keys := [key for (key,) in staged]:
-        tidy(connection, family, keys)
+        tidy(connection, segments, family, keys)
         execute(
             connection,
             f"DELETE FROM staged_listings WHERE family = '{family}' AND {among('table_key', keys)}",
@@ -204,7 +217,7 @@ def end_staged(connection: Connection, family: str, table_keys: Sequence[int]) -
         )
 
 
-def delete_listings(connection: Connection, family: str, places: pa.Table) -> None:
+def delete_listings(connection: Connection, segments: Segments, family: str, places: pa.Table) -> None:
     """Deletes the listings of snapshots, and the rows that no other one has.
 
     Args:
@@ -219,11 +232,13 @@ def delete_listings(connection: Connection, family: str, places: pa.Table) -> No
         places=places,
     )
     if keys := sorted({key for (key,) in listed}):
-        end_staged(connection, family, keys)
-        tidy(connection, family, keys)
+        end_staged(connection, segments, family, keys)
+        tidy(connection, segments, family, keys)
 
 
-def tidy(connection: Connection, family: str, table_keys: Sequence[int], most: int | None = None) -> int:
+def tidy(
+    connection: Connection, segments: Segments, family: str, table_keys: Sequence[int], most: int | None = None
+) -> int:
     """Restores the invariants of tables after listings were deleted or staged: deletes rows of no listing, reopens rows
     of the newest.
 
@@ -251,4 +266,6 @@ def tidy(connection: Connection, family: str, table_keys: Sequence[int], most: i
         limit = "" if most is None else f" LIMIT {most - changed}"
         sql = f"{statement} WHERE {of_these} AND rowid IN (SELECT s.rid FROM {found}{limit})"
         changed += execute(connection, sql, moved=moved)[0][0]
+    if most is None or changed < most:
+        changed += segments.tidy(connection, family, table_keys)
     return changed

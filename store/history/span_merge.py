@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 
 from store.duckdb.arrow_sql import execute, query, rowid_in, within
 from store.duckdb.layout import BY_SPAN, OPEN_END, SPAN, Connection, insert_rows
+from store.duckdb.segments import Segments
 from store.history.file_listings import FAMILIES, Marks
 from store.history.file_spans import STORAGE_ID, remove_at
 from store.history.presence import Presence
 from store.history.spans import Spans
 from store.history.staged import NONE, NameOf, Staged
 from store.model.catalog_entries import Place
-from store.model.puts import Codes, Counts, PutMode, codes, first_of_each
+from store.model.puts import IDENTITY, Codes, Counts, PutMode, codes, first_of_each
 
 
 def waves(rows: pa.Table) -> Iterator[pa.Table]:
@@ -47,6 +48,7 @@ class SpanMerge:
         name_of: Table key → full name, for messages.
         places: (table key, snapshot id) → place, of the put's snapshots.
         presence: The tables that may have listings.
+        segments: The segments with rows of these.
         marks: The marks of the put's listings.
     """
 
@@ -59,8 +61,10 @@ class SpanMerge:
         places: Mapping[tuple[int, int], Place],
         spans: Spans,
         presence: Presence,
+        segments: Segments,
         marks: Marks = MappingProxyType({}),
     ):
+        self.segments = segments
         self.mode, self.family, self.physical = mode, family, BY_SPAN[family]
         self.places, self.spans, self.presence = places, spans, presence
         self.marks = marks if family in FAMILIES else {}
@@ -79,6 +83,7 @@ class SpanMerge:
         else:
             self.listings = _first_listings(staged.rows)
         self.presence.add(self.family, keys)
+        self._lift(connection, keys)
         unchanged = replaced = 0
         stored = doomed = extended = None
         fresh = staged.rows
@@ -110,8 +115,20 @@ class SpanMerge:
         self._insert(connection, fresh, generation)
         is_whole = self.family == "stats.files" and self.mode is PutMode.REPLACE_SNAPSHOT
         if is_whole and self.presence.has_any("file_sketches", keys):
-            drop_orphaned_sketches(connection, staged.rows)
+            drop_orphaned_sketches(connection, self.segments, staged.rows)
         return Counts(staged.received, staged.rows.num_rows - unchanged - replaced, unchanged, replaced)
+
+    def _lift(self, connection: Connection, keys: Sequence[int]) -> None:
+        """Moves the rows that this put may change from segments into the family's table."""
+        if not self.segments.may_have(keys):
+            return
+        file = IDENTITY[self.family][0]
+        condition = f"t.{file} IN (SELECT {file} FROM {{files}})"
+        if self.mode is PutMode.REPLACE_SNAPSHOT:  # rows of files that the put lacks leave its listing
+            own = self.listings.filter(pc.is_valid(self.listings["own"]))
+            for key, pos in zip(own["table_key"].to_pylist(), own["own"].to_pylist(), strict=True):
+                condition += f" OR (t.table_key = {key} AND t.from_pos <= {pos} AND t.to_pos > {pos})"
+        self.segments.lift(connection, self.family, keys, condition, files=self.staged.rows.select([file]))
 
     def _in_listing(self) -> str:
         """Subquery of the stored rows of the put's listing; if it is new, of the newest one before it."""
@@ -190,6 +207,8 @@ class SpanMerge:
                 stay=stay,
                 listings=self.listings,
             )
+            ends = dict(zip(new["table_key"].to_pylist(), new["pos"].to_pylist(), strict=True))
+            self.segments.end_open(connection, self.family, ends)  # without the rows that were lifted
         if doomed is not None and len(doomed):
             remove_at(connection, self.family, doomed, self.staged.scope(), self.listings)
         if extended is not None:
@@ -261,7 +280,7 @@ class SpanMerge:
         self.staged.insert(connection, self.physical, rows, generation)
 
 
-def drop_orphaned_sketches(connection: Connection, rows: pa.Table) -> None:
+def drop_orphaned_sketches(connection: Connection, segments: Segments, rows: pa.Table) -> None:
     """Removes the sketches of files that are not in the listings of files of snapshots from their listings of sketches.
 
     Args:
@@ -275,15 +294,20 @@ def drop_orphaned_sketches(connection: Connection, rows: pa.Table) -> None:
     sketches = sketches.filter(pc.is_valid(sketches["own"]))
     if not sketches.num_rows:
         return
+    keys = sketches["table_key"].to_pylist()
+    files = segments.sql(connection, "stats.files", keys)
+    is_orphan = (
+        "EXISTS (SELECT 1 FROM {listings} w WHERE w.table_key = t.table_key AND t.from_pos <= w.pos"
+        " AND t.to_pos > w.pos) AND (t.table_key, t.storage_id) NOT IN"
+        f" (SELECT (s.table_key, {STORAGE_ID['stats.files'].format('s')})"
+        f" FROM (SELECT * FROM {files} WHERE {scope}) s JOIN file_snapshots f ON f.table_key = s.table_key"
+        " AND f.family = 'stats.files' AND f.pos >= s.from_pos AND f.pos < s.to_pos"
+        " JOIN {listings} v ON v.table_key = f.table_key AND v.snapshot_id = f.snapshot_id)"
+    )
+    segments.lift(connection, "file_sketches", keys, is_orphan, listings=sketches)
     doomed = query(
         connection,
-        f"SELECT t.rid FROM (SELECT rowid AS rid, * FROM file_sketches WHERE {scope}) t"
-        " JOIN {listings} w ON w.table_key = t.table_key AND t.from_pos <= w.pos AND t.to_pos > w.pos"
-        " WHERE (t.table_key, t.storage_id) NOT IN"
-        f" (SELECT (s.table_key, {STORAGE_ID['stats.files'].format('s')})"
-        f" FROM (SELECT * FROM stats_files WHERE {scope}) s JOIN file_snapshots f ON f.table_key = s.table_key"
-        " AND f.family = 'stats.files' AND f.pos >= s.from_pos AND f.pos < s.to_pos"
-        " JOIN {listings} v ON v.table_key = f.table_key AND v.snapshot_id = f.snapshot_id)",
+        f"SELECT t.rid FROM (SELECT rowid AS rid, * FROM file_sketches WHERE {scope}) t WHERE {is_orphan}",
         listings=sketches,
     )["rid"]
     remove_at(connection, "file_sketches", doomed, scope, sketches)

@@ -77,9 +77,20 @@ CATALOG: Final[Mapping[str, CatalogFolder]] = {
 """Folder → its table, in the order in which they are loaded. An import gives tables new keys."""
 
 LEFT_OUT: Final = frozenset(
-    {"settings", "staged_listings", "footers", "idempotency", "jobs", "capture_decisions", "costs"}
+    {
+        "settings",
+        "staged_listings",
+        "segments",
+        "segment_ends",
+        "footers",
+        "idempotency",
+        "jobs",
+        "capture_decisions",
+        "costs",
+    }
 )
-"""Tables of the database that no export has: what belongs to this server, or to work that goes on."""
+"""Tables of the database that no export has: what belongs to this server, or to work that goes on. The rows in segments
+are rows of their flights."""
 
 FOLDERS: Final = (*CATALOG, *RECORDS)
 

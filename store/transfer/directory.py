@@ -12,6 +12,7 @@ from typing import IO, Final
 
 from store.duckdb.backup import copy_files
 from store.duckdb.opening import connect, locked
+from store.duckdb.segments import of_file
 from store.model.errors import InvalidArgument
 from store.transfer.export import PIECE_BYTES, Piece, export
 from store.transfer.manifest import MANIFEST, Manifest, parse
@@ -126,6 +127,6 @@ def export_file(database: Path, directory: Path) -> Manifest:
         with locked(database):
             copy_files(str(database), copy)
         with connect(str(copy)) as connection:
-            manifest = write(export(connection), target)
+            manifest = write(export(connection, of_file(connection, database)), target)
         shutil.rmtree(work)
     return manifest

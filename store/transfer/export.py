@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from store.duckdb.arrow_sql import keys_table
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, VERSION, Connection, stored_columns
+from store.duckdb.segments import Segments
 from store.transfer.contents import (
     CATALOG,
     CONNECTORS,
@@ -62,14 +63,15 @@ class Scope:
 EVERYTHING: Final = Scope()
 
 
-def export(connection: Connection, scope: Scope = EVERYTHING) -> Iterator[Piece]:
+def export(connection: Connection, segments: Segments, scope: Scope = EVERYTHING) -> Iterator[Piece]:
     """The files of an export, of one moment; the manifest is the last.
 
     Args:
         connection: A connection of its own, in which the transaction ends with the last piece.
+        segments: The segments of the database.
         scope: What the caller may see.
     """
-    connection.execute("BEGIN TRANSACTION")
+    segments.begin(connection, scope.keys)
     connection.register("exported_keys", keys_table(scope.keys or ()))
     connection.register("exported_catalogs", pa.table({"catalog": pa.array(scope.catalogs or (), pa.string())}))
     if scope.rules is not None:

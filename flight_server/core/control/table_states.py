@@ -93,6 +93,7 @@ def states(
     if not current:
         return found
     with database.reading() as cursor:
+        database.segments.attach(cursor, current, ["stats.files"])
         captures = [_Capture(*row) for row in _rows(cursor, _CAPTURES, current, c=_table(current))]
         changes = _changes(cursor, current, captures)
         schemas = _schemas(cursor, current, captures)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from flight_server.core.reads.slice_cache import Slice
 from store.duckdb.arrow_sql import execute
 from store.duckdb.database import Database
-from store.duckdb.layout import BY_SPAN, STORED
+from store.duckdb.layout import BY_SPAN, STORED, Connection
 from store.duckdb.lru import LruCache
 from store.duckdb.table_versions import TableVersions
 from store.model.catalog_entries import TableEntry
@@ -101,25 +101,25 @@ class Generations:
                 snapshot_id,
             )
             return count, newest
-        listing = self._database.rows(
+        with self._database.reading() as cursor:
+            self._database.segments.attach(cursor, [key], [name])
+            return self._read_files(cursor, name, key, snapshot_id)
+
+    def _read_files(self, cursor: Connection, name: str, key: int, snapshot_id: int) -> tuple[int, ...]:
+        listing = cursor.execute(
             "SELECT f.snapshot_id, f.pos FROM file_snapshots f JOIN snapshots o ON o.table_key = f.table_key"
             f" AND o.snapshot_id = f.snapshot_id WHERE f.table_key = ? AND f.family = ? AND o.ordinal <= {_AT_MOST}"
             " ORDER BY o.ordinal DESC LIMIT 1",
-            key,
-            name,
-            key,
-            snapshot_id,
-        )
+            [key, name, key, snapshot_id],
+        ).fetchall()
         if not listing:
             return 0, 0, 0
         of_snapshot, pos = listing[0]
-        ((count, newest),) = self._database.rows(
+        ((count, newest),) = cursor.execute(
             f"SELECT count(*), coalesce(max(generation), 0) FROM {BY_SPAN[name]}"
             " WHERE table_key = ? AND from_pos <= ? AND to_pos > ?",
-            key,
-            pos,
-            pos,
-        )
+            [key, pos, pos],
+        ).fetchall()
         return count, newest, of_snapshot
 
     def check(self, generation: Generation, flight: Flight, table: TableEntry, snapshot_id: int) -> None:

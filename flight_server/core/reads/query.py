@@ -23,7 +23,7 @@ from flight_server.core.wire.scan_request import Part, ScanRequest
 from store.catalog.catalog import Catalog
 from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection, Database
-from store.duckdb.layout import BY_SNAPSHOT, STORED, parts
+from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, STORED, parts
 from store.duckdb.table_versions import TableVersions
 from store.model.predicates import tree
 from store.model.predicates.sql import to_sql
@@ -34,6 +34,15 @@ BATCH_ROWS: Final = 4096  # ~1 MiB of statistics
 _LARGE: Final = {"stats.sketches": 64}  # rows of a batch for flights with large values
 NAMED_UP_TO: Final = 1000  # most rows of a limited read that gets the table names from the catalog
 ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read is in storage order, clustered by table
+
+FAMILIES: Final = {
+    "stats.files": ("stats.files",),
+    "stats.file_columns": ("stats.file_columns",),
+    "stats.sketches": ("file_sketches",),
+    "stats.partitions": ("stats.files",),
+    "sys.storage": tuple(BY_SPAN),
+}
+"""Flight → the families of rows of files that it reads."""
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 Typed = TypeVar("Typed", pa.Table, pa.RecordBatchReader)
@@ -54,6 +63,19 @@ class Queries:
         Returns:
             The batches, with the schema of the request.
         """
+        families = FAMILIES.get(request.flight.name)
+        if families is None:
+            return self._start(cursor, request, scope)
+        segments = self.database.segments
+        is_attached = segments.attach(cursor, scope.keys, families)
+        batches = self._start(cursor, request, scope)
+        if is_attached or not segments.may_have(scope.keys):
+            return batches
+        del batches  # a table has got segments meanwhile
+        segments.attach(cursor, scope.keys, families)
+        return self._start(cursor, request, scope)
+
+    def _start(self, cursor: Connection, request: ScanRequest, scope: ReadScope) -> Iterable[pa.RecordBatch]:
         # The requested snapshots are current: a plain filter, if there is no commit.
         if scope.epoch is not None and request.flight.name in BY_SNAPSHOT:
             batches = self._query(cursor, request, replace(scope, pins=None, current=True))
@@ -157,16 +179,26 @@ class Queries:
             keys: Keys of the tables to count; None for all.
         """
         among = "" if keys is None else "WHERE table_key IN (SELECT unnest($1::BIGINT[]))"
+        flights = list(flights)
         rows = " UNION ALL ".join(f"SELECT table_key FROM {STORED[flight.name]} {among}" for flight in flights)
         sql = f"SELECT table_key, count(*) FROM ({rows}) GROUP BY 1 ORDER BY 1"
-        return dict(self.database.rows(sql) if keys is None else self.database.rows(sql, list(keys)))
+        with self.database.reading() as cursor:
+            families = {family for flight in flights for family in FAMILIES.get(flight.name, ())}
+            if families:
+                self.database.segments.attach(cursor, keys, families)
+            return dict(cursor.execute(sql, [] if keys is None else [list(keys)]).fetchall())
 
     def estimate(self, flight: str, *, only_current: bool = False) -> int:
         """The number of rows of a flight, estimated by DuckDB."""
         epoch = self.versions.epoch
         if epoch != self._estimates[0]:  # one estimate takes as long as all
             rows = self.database.rows("SELECT table_name, estimated_size FROM duckdb_tables()")
-            self._estimates = (epoch, dict(rows))
+            estimates: dict[str, int] = dict(rows)
+            if self.database.segments.may_have():
+                with self.database.reading() as cursor:
+                    for family, count in self.database.segments.count(cursor).items():
+                        estimates[BY_SPAN[family]] += count
+            self._estimates = (epoch, estimates)
         tables = parts(flight) if flight in BY_SNAPSHOT else (STORED[flight],)
         return sum(self._estimates[1].get(table, 0) for table in (tables[:1] if only_current else tables))
 

@@ -14,6 +14,7 @@ from flight_server.core.reads.streams import Stream, Streams
 from flight_server.core.transfer.pieces import SCHEMA, to_batch
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection, Database
+from store.duckdb.segments import Segments
 from store.model.schemas import OF_OTHERS
 from store.transfer.export import EVERYTHING, Scope, export
 
@@ -48,7 +49,8 @@ class Exports:
         except BaseException:
             cursor.close()
             raise
-        return self._streams.run(cursor, lambda: _batches(cursor, scope), SCHEMA, is_cancelled)
+        segments = self._database.segments
+        return self._streams.run(cursor, lambda: _batches(cursor, segments, scope), SCHEMA, is_cancelled)
 
     def _scope(self, caller: Principal) -> Scope:
         if caller.sees_all:
@@ -58,5 +60,5 @@ class Exports:
         return Scope(keys, whole_lakes(self._database, caller), rules, OF_OTHERS)
 
 
-def _batches(cursor: Connection, scope: Scope) -> Iterator[pa.RecordBatch]:
-    return map(to_batch, export(cursor, scope))
+def _batches(cursor: Connection, segments: Segments, scope: Scope) -> Iterator[pa.RecordBatch]:
+    return map(to_batch, export(cursor, segments, scope))

@@ -10,12 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.duckdb.database import Connection
+from store.duckdb.layout import BY_SPAN
 from store.duckdb.spill import SpillBuffer
 from store.history.file_listings import FAMILIES, ListingChanged, Marks, continue_listings, list_nothing
 from store.history.file_spans import end_staged
 from store.history.presence import STAGED
 from store.model.catalog_entries import TableEntry
 from store.model.puts import Listing
+from store.segment_listings import SegmentListing
 from store.staged_listings import MANY_ROWS, StagedListing, family_of
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 
@@ -32,6 +34,7 @@ class Draft:
         self._lock, self._closed = threading.Lock(), False
         self._buffers: dict[tuple[str | None, str, PutMode, pa.Schema], SpillBuffer] = {}  # by family, flight, …
         self._numbers: dict[str, int] = {}  # family → rows in buffers
+        self._cells = 0  # rows of files that were added, but for the few
         self.staged: dict[str, StagedListing] = {}  # whose rows are in the database, by family
         self._few: list[Put] = []
         self._merged: list[Put] | None = None
@@ -89,17 +92,47 @@ class Draft:
         if family is None or self._store is None or family in self.staged:
             return
         self._numbers[family] = self._numbers.get(family, 0) + put.rows.num_rows
-        if self._numbers[family] >= MANY_ROWS:
-            self._stage(self._store, family)
+        self._cells += put.rows.num_rows
+        limit = self._store.database.segments.cells
+        if limit is None:
+            if self._numbers[family] >= MANY_ROWS:
+                self._stage(self._store, family, StagedListing)
+        elif self._cells > limit and self._numbers[family] > min(limit, MANY_ROWS):
+            self._stage(self._store, family, SegmentListing)
 
-    def _stage(self, store: DuckDBStatsStore, family: str) -> None:
+    def _stage_rest(self, store: DuckDBStatsStore) -> None:
+        """Begins the listings of the families whose rows were kept: as segments if they are many, or others of the
+        table lie there."""
+        segments = store.database.segments
+        parts = [part for put in self._few for part in _by_kind(put)]
+        few = {family: [part for part in parts if family_of(part) == family] for family in BY_SPAN}
+        cells = self._cells + sum(part.rows.num_rows for each in few.values() for part in each)
+        is_large = segments.cells is not None and cells > segments.cells
+        for family in BY_SPAN:
+            first = few[family][0].rows if few[family] else self._first_kept(family)
+            if family in self.staged or first is None:
+                continue
+            if is_large or segments.may_have(store.keys_of(first)):
+                self._stage(store, family, SegmentListing, few[family])
+            elif self._numbers.get(family, 0) >= MANY_ROWS:
+                self._stage(store, family, StagedListing)
+
+    def _first_kept(self, family: str) -> pa.Table | None:
+        return next((buffer.first for key, buffer in self._buffers.items() if key[0] == family), None)
+
+    def _stage(self, store: DuckDBStatsStore, family: str, kind: type[StagedListing], few: Sequence[Put] = ()) -> None:
         """Moves the rows of a family to the database, if they can be stored in pieces; else they are kept, and it is
-        tried again once there are as many more."""
+        tried again once there are as many more.
+
+        Args:
+            few: Rows of the family that are added later.
+        """
         keys = sorted((key for key in self._buffers if key[0] == family), key=lambda key: key[2] is PutMode.FILL)
         puts = [Put(key[1], self._buffers.pop(key).table(), key[2]) for key in keys]
         self._numbers[family] = 0
         bases = {s: listing for s, listing in self._listings.items() if listing.base_snapshot_id is not None}
-        listing = store.stage(puts, bases if family in FAMILIES else {}, self._is_cancelled)
+        continued = bases if family in FAMILIES else {}
+        listing = store.stage([*puts, *few], continued, self._is_cancelled, kind)
         if listing is None:
             for key, put in zip(keys, puts, strict=True):
                 self._buffers[key] = SpillBuffer(put.rows.schema, store.database.directory)
@@ -118,6 +151,8 @@ class Draft:
             StatflightError: The database refuses rows; nothing is stored.
         """
         with self._lock:
+            if self._store is not None and self._merged is None:
+                self._stage_rest(self._store)
             if self.staged:
                 few, self._few = self._few, []
                 for put in sorted(few, key=lambda put: put.mode is PutMode.FILL):
@@ -169,7 +204,7 @@ def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequen
         puts = together(put for draft, _ in group for put in draft.merged())
         marks = {(table_key, listing.snapshot_id): listing.mark for _, table_key, listing in listings}
         store.put_in(connection, puts, staged=staged, marks=marks)
-        store.catalog.spans.list_files(list_nothing(connection, _complete(listings)))
+        store.catalog.spans.list_files(list_nothing(connection, store.database.segments, _complete(listings)))
 
 
 def _put_together(drafts: Sequence[tuple[Draft, TableEntry]]) -> list[Sequence[tuple[Draft, TableEntry]]]:
@@ -214,9 +249,10 @@ def _continue(connection: Connection, store: DuckDBStatsStore, listings: Sequenc
     for family in FAMILIES:
         keys = [key for draft, key, _ in listings if family not in draft.staged]
         if store.catalog.presence.has_any(STAGED, keys):
-            end_staged(connection, family, keys)
+            end_staged(connection, store.database.segments, family, keys)
     continue_listings(
         connection,
+        store.database.segments,
         [
             (key, listing, [family for family in FAMILIES if family not in draft.staged])
             for draft, key, listing in listings

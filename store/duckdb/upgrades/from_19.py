@@ -1,4 +1,5 @@
-"""From layout 19 to layout 20: bounds of writers that nobody knows no longer skip data, and footers can be kept.
+"""From layout 19 to layout 20: bounds of writers that nobody knows no longer skip data, footers can be kept, and rows of
+files may lie in segments.
 
 Rows of layout 19 may be of a time when each bound from metadata was taken for right. Where the summary of a snapshot
 names a writer that was not known when layout 20 was released, that is set right here. Most rows do not tell who wrote
@@ -28,9 +29,18 @@ _NAME: Final = re.compile(r"(?P<name>.*?)[/:\s]+(?:py-|rust-)?(?P<version>\d+(?:
 _UNCONFIRMED: Final = 0.5  # `confidence_level` of a row by whose bounds no data is skipped
 
 
+_SEGMENTS: Final = """
+CREATE TABLE segments (segment BIGINT, table_key BIGINT, family VARCHAR, name VARCHAR, digest VARCHAR,
+    size_bytes BIGINT, row_count BIGINT, from_pos BIGINT, to_pos BIGINT, generation BIGINT, created_at TIMESTAMPTZ,
+    has_ends BOOLEAN);
+CREATE TABLE segment_ends (segment BIGINT, row_number BIGINT, to_pos BIGINT);
+"""
+
+
 def upgrade(connection: duckdb.DuckDBPyConnection) -> None:
     """Adds tables, which begin empty, and columns, and doubts the bounds of unknown writers."""
     connection.execute(_FOOTERS)
+    connection.execute(_SEGMENTS)
     connection.execute("ALTER TABLE tables ADD COLUMN watch_seconds DOUBLE")
     connection.execute(
         "CREATE TABLE costs (day DATE, catalog VARCHAR, operation VARCHAR, reason VARCHAR, requests BIGINT,"

@@ -39,7 +39,7 @@ class ListedTable:
 
         def run(connection):
             if listing.base_snapshot_id is not None:
-                continue_listings(connection, [(self.table.table_key, listing, FAMILIES)])
+                continue_listings(connection, self.store.database.segments, [(self.table.table_key, listing, FAMILIES)])
             marks = {(self.table.table_key, listing.snapshot_id): listing.mark}
             self.store.put_in(connection, self.rows(listing.snapshot_id, files, whole), marks=marks)
 
@@ -93,7 +93,9 @@ def test_listing_is_its_base_without_removed_and_with_added_files(listed):
 def test_listings_at_once_continue_each_other(listed):
     both = [NEXT, Listing(3, "three", 2, "two", ("b", "c"))]
     listed.database.write(
-        lambda connection: continue_listings(connection, [(listed.table.table_key, each, FAMILIES) for each in both])
+        lambda connection: continue_listings(
+            connection, listed.store.database.segments, [(listed.table.table_key, each, FAMILIES) for each in both]
+        )
     )
     assert [listed.files(snapshot) for snapshot in (1, 2, 3)] == [
         [{"a": 1, "b": 2, "c": 3}] * 2,

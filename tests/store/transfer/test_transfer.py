@@ -48,7 +48,7 @@ def opened():
 def exported(store, scope=EVERYTHING) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     with store.database.reading() as cursor:
-        for piece in export(cursor, scope):
+        for piece in export(cursor, store.database.segments, scope):
             files[piece.file] = files.get(piece.file, b"") + piece.data
     return files
 

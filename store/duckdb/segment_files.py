@@ -1,0 +1,236 @@
+"""The files of segments: immutable Parquet files in a directory of one database.
+
+A file is written under its own name, synced, and belongs to nothing until a row of `segments` names it. It is compared
+with its digest when this process reads it for the first time, and again when its size or times changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+import time
+import uuid
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from store.model.errors import InvalidArgument, ResourceExhausted, StatflightError
+
+log = logging.getLogger("statflight.store")
+
+SUFFIX: Final = ".parquet"
+VERSION: Final = 1
+"""Version of the files; a newer one is refused."""
+
+GRACE_SECONDS: Final = 900.0
+"""How long a file that no row names stays while a server runs: longer than most reads."""
+
+_VERSION_KEY: Final = b"statflight.segment"
+_ROW_GROUP_ROWS: Final = 16_384
+_PAGE_BYTES: Final = 1 << 20
+
+_Signature: TypeAlias = tuple[int, int, int]
+
+
+class SegmentError(StatflightError):
+    """A segment that is missing, damaged or of a newer version; the message has the name of its file."""
+
+    code = "SEGMENT"
+    status = "INTERNAL"
+
+    def __init__(self, name: str, reason: str):
+        super().__init__(
+            f"the segment {name} {reason}",
+            hint="restore it with a backup or replica, or delete the statistics of its table and capture it again",
+            params={"file": name},
+        )
+
+
+class Written(NamedTuple):
+    """A file that was written: its name, digest (SHA-256), and size."""
+
+    name: str
+    digest: str
+    size_bytes: int
+    row_count: int
+
+
+class SegmentFiles:
+    """The directory of the segments of one database.
+
+    Args:
+        directory: The directory, made when it is needed; None for a database without one.
+    """
+
+    def __init__(self, directory: Path | None):
+        self.directory = directory
+        self.being_written: set[str] = set()
+        """Names of files that a capture has written and may still commit."""
+        self._left: dict[str, float] = {}  # name of a file that no row names → since when, by the monotonic clock
+        self._known: dict[str, tuple[_Signature, str, frozenset[str]]] = {}
+
+    def path(self, name: str) -> Path:
+        """The path of a file."""
+        assert self.directory is not None
+        return self.directory / name
+
+    @property
+    def is_usable(self) -> bool:
+        """True if SQL can name the files: paths with braces would be taken for Arrow tables (`arrow_sql`)."""
+        return self.directory is not None and not set("{}") & set(str(self.directory))
+
+    def pattern(self, name: str) -> str:
+        """The pattern that matches the path of a file, and no other."""
+        return re.sub(r"[*?\[]", r"[\g<0>]", str(self.path(name)))
+
+    def prepare(self) -> None:
+        """Makes the directory.
+
+        Raises:
+            InvalidArgument: It cannot be made or written.
+        """
+        assert self.directory is not None
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise _unusable(self.directory, error.strerror or "it cannot be made") from None
+        if not os.access(self.directory, os.W_OK | os.X_OK):
+            raise _unusable(self.directory, "it cannot be written")
+
+    def write(self, rows: pa.Table, row_group_rows: int = _ROW_GROUP_ROWS) -> Written:
+        """Writes a file, durably.
+
+        Raises:
+            ResourceExhausted: There is no room for it.
+        """
+        self.prepare()
+        name = f"{uuid.uuid4().hex}{SUFFIX}"
+        self.being_written.add(name)
+        path = self.path(name)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w+b") as file:
+                write_parquet(rows, file, row_group_rows)
+                file.flush()
+                os.fsync(file.fileno())
+                size = file.tell()
+                file.seek(0)
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                self._known[name] = _signature(os.fstat(file.fileno())), digest, frozenset(rows.column_names)
+        except OSError as error:
+            self.discard([name])
+            raise ResourceExhausted(f"a segment cannot be written: {error.strerror}") from None
+        except BaseException:
+            self.discard([name])
+            raise
+        return Written(name, digest, size, rows.num_rows)
+
+    def sync(self) -> None:
+        """Makes the names of the files durable, before a row refers to them."""
+        assert self.directory is not None
+        descriptor = os.open(self.directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def check(self, name: str, digest: str) -> frozenset[str]:
+        """Checks that a file is the one that was written.
+
+        Returns:
+            The names of its columns.
+
+        Raises:
+            SegmentError: It is missing, damaged, or of a newer version.
+        """
+        path = self.path(name)
+        try:
+            found = _signature(path.stat())
+            known = self._known.get(name)
+            if known is not None and known[:2] == (found, digest):
+                return known[2]
+            with path.open("rb") as file:
+                is_same = hashlib.file_digest(file, "sha256").hexdigest() == digest
+            if not is_same:
+                raise SegmentError(name, "is damaged: its digest is not that of what was written")
+            columns = _columns(path, name)
+        except FileNotFoundError:
+            raise SegmentError(name, "is missing") from None
+        except OSError as error:
+            raise SegmentError(name, f"cannot be read: {error.strerror}") from None
+        self._known[name] = found, digest, columns
+        return columns
+
+    def discard(self, names: Collection[str]) -> None:
+        """Deletes files, if they are there."""
+        for name in names:
+            with contextlib.suppress(OSError):
+                self.path(name).unlink(missing_ok=True)
+            self.being_written.discard(name)
+            self._known.pop(name, None)
+
+    def keep(self, names: Collection[str]) -> None:
+        """Notes that rows name these files now, or that nobody will commit them."""
+        self.being_written.difference_update(names)
+
+    def collect(self, used: Collection[str], grace_seconds: float = GRACE_SECONDS) -> int:
+        """Deletes the files that no row names.
+
+        Args:
+            used: Names of the files that are in use.
+            grace_seconds: For how long no row named the files that are deleted, at least.
+
+        Returns:
+            The number of files that were deleted.
+        """
+        if self.directory is None or not self.directory.is_dir():
+            return 0
+        now, among = time.monotonic(), frozenset(used)
+        names = {entry.name for entry in os.scandir(self.directory) if entry.name.endswith(SUFFIX)}
+        left = names - among - self.being_written
+        self._left = {name: self._left.get(name, now) for name in left}
+        doomed = [name for name, since in self._left.items() if now - since >= grace_seconds]
+        self.discard(doomed)
+        return len(doomed)
+
+
+def write_parquet(rows: pa.Table, file: object, row_group_rows: int = _ROW_GROUP_ROWS) -> None:
+    """Writes rows as a segment: zstd, with the statistics by which readers skip row groups."""
+    schema = rows.schema.with_metadata({_VERSION_KEY: str(VERSION).encode()})
+    pq.write_table(
+        rows.replace_schema_metadata(schema.metadata),
+        file,
+        row_group_size=row_group_rows,
+        compression="zstd",
+        data_page_size=_PAGE_BYTES,
+        store_schema=False,
+    )
+
+
+def _columns(path: Path, name: str) -> frozenset[str]:
+    try:
+        metadata = pq.read_metadata(path)
+    except (pa.ArrowException, ValueError):
+        raise SegmentError(name, "is not a Parquet file") from None
+    version = (metadata.metadata or {}).get(_VERSION_KEY, b"0")
+    if not version.isdigit() or int(version) > VERSION:
+        raise SegmentError(name, f"is of version {version.decode(errors='replace')}, this statflight reads {VERSION}")
+    return frozenset(metadata.schema.to_arrow_schema().names)
+
+
+def _signature(stat: os.stat_result) -> _Signature:
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _unusable(directory: Path, reason: str) -> InvalidArgument:
+    return InvalidArgument(
+        f'segments: "{directory}" cannot be used: {reason}',
+        code="SEGMENTS",
+        hint="name a directory of this server alone, which it may write",
+    )

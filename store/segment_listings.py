@@ -1,0 +1,313 @@
+"""Listings of files that are stored as segments: Parquet files that are written before the commit that shows them.
+
+A capture of many files adds its rows to a `SegmentListing`, which writes them to files as they come and compares them
+with stored rows by reading only. The commit adds a row for each file to `segments`, and ends the rows that the listing
+no longer has. Nobody waits for anything but that commit. As for a listing that is stored in pieces, a row of
+`staged_listings` tells other writers of it: each ends it, and its capture is begun again.
+"""
+
+from __future__ import annotations
+
+import time
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from store.duckdb.arrow_sql import execute, query
+from store.duckdb.database import Connection
+from store.duckdb.layout import OPEN_END
+from store.duckdb.segment_files import Written
+from store.duckdb.segments import segment_of
+from store.history.file_listings import Marks
+from store.history.staged import Staged
+from store.model.puts import IDENTITY, Counts, PutMode, two_rows
+from store.staged_listings import StagedListing
+
+ROWS: Final = 1 << 18
+"""Rows of a segment as it is written, at most; merging makes larger ones."""
+
+_BYTES: Final = 128 << 20  # of a segment in memory, at most
+_FEW_ROWS: Final = 10_000  # new rows of a table and family that go into the file
+_ORDER: Final = {
+    "stats.files": ("file_path",),
+    "stats.file_columns": ("column_id", "file_path"),
+    "file_sketches": ("column_id", "file_path"),
+}
+"""Family → the columns by which the rows of a segment are sorted."""
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Ids: TypeAlias = npt.NDArray[np.int64]
+
+
+class SegmentListing(StagedListing):
+    """The listing of one snapshot in one family, stored as segments; its life is that of a `StagedListing`. It takes
+    the rows of captures."""
+
+    def __init__(self, *given: Any, **named: Any):
+        super().__init__(*given, **named)
+        self._segments = self._database.segments
+        self._size = 0  # bytes of the rows that wait
+        self._filling: list[pa.Table] = []  # rows of mode FILL: requested ones come first
+        self._repeated: list[Staged] = []  # rows about targets put earlier
+        self._files: list[Written] = []
+        self._small: list[pa.Table] = []  # new rows, while they are few
+        self._kept: list[Ids] = []  # ids of the stored rows that this listing has, too
+        self._kept_rows: list[pa.Table] = []  # the same for rows in the family's table, by their identity
+        self._ended: list[Ids] = []  # ids of rows in segments that end where this listing begins
+        self._ended_rows: list[pa.Table] = []
+        self._gone = pa.table({"file": pa.array([], pa.string())})  # files of the base that this listing lacks
+        self._replaced = 0  # rows of the last piece that replace others of the snapshot
+        self._is_settled = False
+
+    # Taking rows.
+
+    def begin(self) -> bool:
+        """Begins the listing; see `StagedListing.begin`."""
+        if not super().begin():
+            return False
+        self._segments.expect(self.table_key)
+        self._gone = self._removed
+        return True
+
+    def _end_removed(self) -> None:
+        """The rows of removed files end with the commit."""
+
+    def add(self, rows: pa.Table, mode: PutMode) -> None:
+        """Takes rows; the arguments and errors are those of `StagedListing.add`."""
+        if mode is PutMode.FILL:
+            self._filling.append(rows)
+            return
+        self._take(rows, mode)
+
+    def _take(self, rows: pa.Table, mode: PutMode) -> None:
+        if self._waiting and (self._mode, self._waiting[0].schema) != (mode, rows.schema):
+            self._store_waiting(1)
+        self._mode = mode
+        self._waiting.append(rows)
+        self._size += rows.get_total_buffer_size()
+        if self._size >= _BYTES or sum(part.num_rows for part in self._waiting) >= ROWS:
+            self._store_waiting(ROWS)
+
+    def _store_waiting(self, least: int) -> None:  # noqa: ARG002  all rows that wait fit into one file
+        rows, self._waiting, self._size = pa.concat_tables(self._waiting), [], 0
+        for start in range(0, rows.num_rows, ROWS):
+            self._store(rows.slice(start, ROWS).combine_chunks())
+
+    def _store(self, piece: pa.Table) -> None:
+        keyed = piece.append_column("table_key", pa.repeat(pa.scalar(self.table_key, pa.int64()), piece.num_rows))
+        staged = Staged(self.family, keyed, lambda _: self._full_name)
+        places = self._targets.places(staged.rows)
+        known = self._targets.has(places)
+        received = staged.received
+        if known.any():
+            if self._mode is not PutMode.FILL:  # of rows that fill, the first one stays
+                self._repeated.append(Staged(self.family, staged.rows.filter(pa.array(known)), staged.name_of))
+            self._targets.add(places)
+            self.counts += Counts(received - int((~known).sum()), 0, 0, 0)
+            received = int((~known).sum())
+            staged = Staged(self.family, staged.rows.filter(pa.array(~known)), staged.name_of)
+        else:
+            self._targets.add(places)
+        done = self._compared(staged) if self._has_rows else np.zeros(staged.rows.num_rows, np.bool_)
+        fresh = staged.rows.filter(pa.array(~done)) if done.any() else staged.rows
+        self._keep(fresh.drop_columns(["table_key", "snapshot_id"]))
+        replaced = self._replaced
+        self.counts += Counts(received, fresh.num_rows - replaced, int(done.sum()), replaced)
+
+    def _compared(self, staged: Staged) -> Mask:
+        """Compares rows with the stored ones of the same targets, and notes which of these stay and which end; true for
+        the rows that need no insert."""
+        done = np.zeros(staged.rows.num_rows, np.bool_)
+        file = IDENTITY[self.family][0]
+        removed = pc.is_in(staged.rows[file], self._gone["file"]).to_numpy() if self._gone.num_rows else done
+        keep = None
+        if self._mode is PutMode.CAPTURE and self._is_own:
+            among = "NOT IN (SELECT file FROM {removed})" if self._gone.num_rows else "IS NOT NULL"
+            keep = f"t.{file} {among}"
+        with self._database.reading() as cursor:
+            found = staged.matches(cursor, self._stored_sql(cursor), keep_complete=keep, removed=self._gone)
+        row, rid, same = (found[name].to_numpy() for name in ("row_no", "rid", "same"))
+        is_own = self._is_own & ~removed[row]
+        stays = same.astype(np.bool_) | (is_own & (self._mode is PutMode.FILL))
+        done[row[stays]] = True
+        self._replaced = int((is_own & ~stays).sum())
+        for is_kept, ids, rows in ((stays, self._kept, self._kept_rows), (~stays, self._ended, self._ended_rows)):
+            ids.append(rid[is_kept & (rid < 0)])
+            numbers = row[is_kept & (rid >= 0)]
+            if len(numbers):
+                rows.append(self._targets_of(staged.rows.take(pa.array(numbers))))
+        return done
+
+    def _targets_of(self, rows: pa.Table) -> pa.Table:
+        return rows.select([name for name in IDENTITY[self.family] if name in rows.column_names])
+
+    def _stored_sql(self, cursor: Connection) -> str:
+        """SQL of the stored rows of the newest listing, with ids: negative ones of rows in segments."""
+        cursor.execute("BEGIN TRANSACTION")
+        segments = self._segments.find(cursor, [self.table_key], self.family)
+        where = f"t.table_key = {self.table_key} AND t.to_pos = {OPEN_END}"
+        stored = f"SELECT t.rowid AS rid, t.* FROM {self._physical} t WHERE {where}"
+        if (numbered := self._segments.numbered_sql(self.family, segments)) is not None:
+            stored += f" UNION ALL SELECT t.* FROM {numbered} t WHERE t.to_pos = {OPEN_END}"
+        return stored
+
+    def _keep(self, fresh: pa.Table) -> None:
+        """Keeps new rows in memory while they are few, else in files."""
+        if not fresh.num_rows:
+            return
+        self._small.append(fresh)
+        if self._files or sum(part.num_rows for part in self._small) > self._few_rows:
+            self._write_small()
+
+    @property
+    def _few_rows(self) -> int:
+        return min(_FEW_ROWS, self._segments.cells or 0)
+
+    def _write_small(self) -> None:
+        for part in self._small:
+            self._files.append(self._segments.files.write(in_order(part, self.family)))
+        self._small = []
+
+    # The end.
+
+    def settle(self) -> None:
+        """Stores the last rows and finds those that end, after the last `add`; a second call has no effect."""
+        if self._is_settled:
+            return
+        if self._waiting:
+            self._store_waiting(1)
+        self._refuse_other()
+        filling, self._filling = self._filling, []
+        for rows in filling:
+            self._take(rows, PutMode.FILL)
+        if self._waiting:
+            self._store_waiting(1)
+        if self._has_rows:
+            self._end_others()
+        if self._files:
+            self._segments.files.sync()
+        self._is_settled = True
+
+    def _refuse_other(self) -> None:
+        """Refuses rows that differ from those that were put before about the same targets."""
+        if not self._repeated:
+            return
+        with self._database.reading() as cursor:
+            stored = self._stored_sql(cursor)
+            kept = np.unique(np.concatenate([np.empty(0, np.int64), *self._kept]))
+            for staged in self._repeated:
+                found = staged.matches(cursor, stored)
+                is_kept = np.isin(found["rid"].to_numpy(), kept)
+                self._refuse_one(staged, found.filter(pa.array(is_kept)))
+                own = self._put_before(staged)
+                self._refuse_one(staged, staged.matches(cursor, "SELECT * FROM {own}", own=own))
+
+    def _put_before(self, staged: Staged) -> pa.Table:
+        """The new rows of the same files, with all stored columns."""
+        file = IDENTITY[self.family][0]
+        files = staged.rows[file].unique()
+        parts = [part.filter(pc.is_in(part[file], files)) for part in self._small]
+        for each in self._files:
+            path = self._segments.files.path(each.name)
+            parts.append(pq.read_table(path, filters=pc.field(file).isin(files.to_pylist())))
+        schema = pa.schema([("table_key", pa.int64()), ("rid", pa.int64()), *staged.columns.items()])
+        rows = pa.concat_tables([schema.empty_table(), *parts], promote_options="permissive")
+        keys = pa.repeat(pa.scalar(self.table_key, pa.int64()), rows.num_rows)
+        return rows.set_column(0, "table_key", keys).set_column(1, "rid", keys)
+
+    def _refuse_one(self, staged: Staged, found: pa.Table) -> None:
+        other = found.filter(pc.invert(found["same"]))
+        if other.num_rows:
+            first = other["row_no"][0].as_py()
+            target = {name: staged.rows[name][first].as_py() for name in ("snapshot_id", *IDENTITY[self.family])}
+            raise two_rows(self.family, self._full_name, target)
+
+    def _end_others(self) -> None:
+        """Notes the rows of removed files and, if the listing has no other rows than those put, all that were not."""
+        conditions = ["t.file_path IN (SELECT file FROM {removed})"] if self._gone.num_rows else []
+        if self._is_exact:
+            conditions = ["true"]
+        if not conditions:
+            return
+        kept = np.unique(np.concatenate([np.empty(0, np.int64), *self._kept, *self._ended]))
+        with self._database.reading() as cursor:
+            cursor.execute("BEGIN TRANSACTION")
+            for segment in self._segments.find(cursor, [self.table_key], self.family):
+                rows = self._segments.numbered_sql(self.family, [segment])
+                where = f"t.to_pos = {OPEN_END} AND {conditions[0]}"
+                found = query(cursor, f"SELECT rid FROM {rows} t WHERE {where}", removed=self._gone)["rid"]
+                self._ended.append(np.setdiff1d(found.to_numpy(), kept))
+            where = f"t.table_key = {self.table_key} AND t.to_pos = {OPEN_END} AND {conditions[0]}"
+            names = ", ".join(IDENTITY[self.family])
+            sql = f"SELECT {names} FROM {self._physical} t WHERE {where}"
+            given = {"removed": self._gone}
+            if self._kept_rows or self._ended_rows:
+                given["done"] = pa.concat_tables([*self._kept_rows, *self._ended_rows])
+                same = " AND ".join(f"d.{name} IS NOT DISTINCT FROM t.{name}" for name in given["done"].column_names)
+                sql += f" AND NOT EXISTS (SELECT 1 FROM {{done}} d WHERE {same})"
+            left = query(cursor, sql, **given)
+        if left.num_rows:
+            self._ended_rows.append(left)
+
+    def commit(self, connection: Connection, marks: Marks = MappingProxyType({})) -> None:
+        """Makes the listing visible, inside of the transaction of the capture; see `StagedListing.commit`."""
+        self._check(connection)
+        created_us = time.time_ns() // 1000
+        span = (self._pos, OPEN_END)
+        self._end_rows(connection)
+        given = self.table_key, self.family, self._files, span, self._generation, created_us
+        self._segments.add(connection, *given)
+        for rows in self._small:
+            keyed = rows.append_column("table_key", pa.repeat(pa.scalar(self.table_key, pa.int64()), rows.num_rows))
+            keyed = keyed.append_column("snapshot_id", pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows))
+            staged = Staged(self.family, keyed, lambda _: self._full_name)
+            placed = {"from_pos": self._pos, "to_pos": OPEN_END}
+            staged.insert(connection, self._physical, keyed.drop_columns(["snapshot_id"]), self._generation, placed)
+        super().commit(connection, marks)
+
+    def _end_rows(self, connection: Connection) -> None:
+        """Ends the stored rows that this listing does not have."""
+        ended = np.unique(np.concatenate([np.empty(0, np.int64), *self._ended]))
+        by_segment = segment_of(ended)
+        for segment in self._segments.find(connection, [self.table_key], self.family):
+            of_segment = ended[by_segment == segment.segment]
+            if len(of_segment) == segment.row_count and segment.to_pos == OPEN_END:
+                connection.execute("UPDATE segments SET to_pos = ? WHERE segment = ?", [self._pos, segment.segment])
+            else:
+                self._segments.end(connection, of_segment, self._pos)
+        for rows in self._ended_rows:
+            same = " AND ".join(f"t.{name} IS NOT DISTINCT FROM e.{name}" for name in rows.column_names)
+            execute(
+                connection,
+                f"UPDATE {self._physical} t SET to_pos = {self._pos} FROM {{ended}} e"
+                f" WHERE t.table_key = {self.table_key} AND t.to_pos = {OPEN_END} AND t.from_pos < {self._pos}"
+                f" AND {same}",
+                ended=rows,
+            )
+
+    def close(self) -> None:
+        """Removes what is not committed."""
+        names = [file.name for file in self._files]
+        if names:
+            with self._database.reading() as cursor:
+                found = query(
+                    cursor, "SELECT s.name FROM segments s JOIN {n} n USING (name)", n=pa.table({"name": names})
+                )
+            used = set(found["name"].to_pylist())
+            self._segments.files.keep(used)
+            self._segments.files.discard([name for name in names if name not in used])
+            self._files = [file for file in self._files if file.name in used]
+        super().close()
+
+
+def in_order(rows: pa.Table, family: str) -> pa.Table:
+    """The rows of a segment in the order in which they are stored: by column, then file."""
+    names = [name for name in _ORDER[family] if name in rows.column_names]
+    order = pc.sort_indices(rows.select(names), [(name, "ascending") for name in names])
+    numbers = order.to_numpy()
+    return rows if len(numbers) < 2 or (numbers[1:] > numbers[:-1]).all() else rows.take(order)
