@@ -32,7 +32,7 @@ ROWS: Final = 1 << 18
 """Rows of a segment as it is written, at most; merging makes larger ones."""
 
 _BYTES: Final = 128 << 20  # of a segment in memory, at most
-_FEW_ROWS: Final = 10_000  # new rows of a table and family that go into the file
+_FEW_ROWS: Final = 10_000
 _ORDER: Final = {
     "stats.files": ("file_path",),
     "stats.file_columns": ("column_id", "file_path"),
@@ -63,6 +63,8 @@ class SegmentListing(StagedListing):
         self._gone = pa.table({"file": pa.array([], pa.string())})  # files of the base that this listing lacks
         self._replaced = 0  # rows of the last piece that replace others of the snapshot
         self._is_settled = False
+        self.few_rows = min(_FEW_ROWS, self._segments.cells or 0)
+        """New rows up to which they go into the file, where a merge finds them later."""
 
     # Taking rows.
 
@@ -161,12 +163,8 @@ class SegmentListing(StagedListing):
         if not fresh.num_rows:
             return
         self._small.append(fresh)
-        if self._files or sum(part.num_rows for part in self._small) > self._few_rows:
+        if self._files or sum(part.num_rows for part in self._small) > self.few_rows:
             self._write_small()
-
-    @property
-    def _few_rows(self) -> int:
-        return min(_FEW_ROWS, self._segments.cells or 0)
 
     def _write_small(self) -> None:
         for part in self._small:

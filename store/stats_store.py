@@ -12,7 +12,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store import segment_merging
 from store.catalog import expiry
 from store.catalog.catalog import Catalog
 from store.catalog.changes import one_place
@@ -30,7 +31,7 @@ from store.catalog.column_ids import ColumnNames
 from store.catalog.deletion import delete_records
 from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection, Database
-from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, stored_columns
+from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, stored_columns
 from store.history.content_hash import content_hash
 from store.history.file_listings import ListingChanged, Marks
 from store.history.file_spans import STORAGE_ID, end_staged, rows_of, where_target
@@ -42,7 +43,7 @@ from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
 from store.model.puts import FLIGHT_OF, Codes, Counts, Listing, Put, PutMode, codes, digest, snapshots_of
 from store.model.targets import Target, TargetKind
-from store.staged_listings import MANY_ROWS, StagedListing, family_of, place_of
+from store.staged_listings import MANY_ROWS, StagedListing, family_of, place_of, unstage_all
 from store.stores import Meta, Page, Records, StatsStore
 
 __all__ = ["Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode"]
@@ -75,6 +76,21 @@ class DuckDBStatsStore(StatsStore):
 
     def close(self) -> None:
         self.database.close()
+
+    def recover(self, *, takes_writes: bool) -> None:
+        """Removes what captures and puts have left that were killed with an earlier process.
+
+        Args:
+            takes_writes: False for a follower, which removes what it has fetched itself.
+        """
+        unstage_all(self.database)
+        if takes_writes:
+            segment_merging.collect(self.database, 0)
+
+    def merge_segments(self) -> None:
+        """Merges small segments, and deletes the files of those that no read needs any more."""
+        segment_merging.merge(self.database)
+        segment_merging.collect(self.database)
 
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
         return self.catalog.find(name)
@@ -160,6 +176,15 @@ class DuckDBStatsStore(StatsStore):
         names = rows.select(_TABLE).group_by(_TABLE).aggregate([]).to_pylist()
         entries = (self.catalog.find(tuple(name.values())) for name in names)
         return {entry.table_key for entry in entries if entry is not None}
+
+    def listed_rows(self, table_keys: Collection[int]) -> int:
+        """Rows in the database file that belong to the newest file listings of tables."""
+        if not any(self.catalog.presence.has_any(family, table_keys) for family in BY_SPAN):
+            return 0
+        where = f"WHERE table_key IN ({', '.join(map(str, table_keys))}) AND to_pos = {OPEN_END}"
+        each = " UNION ALL ".join(f"SELECT count(*) AS n FROM {table} {where}" for table in BY_SPAN.values())
+        ((rows,),) = self.database.rows(f"SELECT sum(n)::BIGINT FROM ({each})")
+        return int(rows)
 
     def put_in(
         self,

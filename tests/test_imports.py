@@ -64,7 +64,7 @@ ROOMS = {
         "transfer": HISTORY | {"catalog"},
         "segment_listings": HISTORY | {"staged_listings"},
         "segment_merging": {"duckdb", "segment_listings"},
-        "stats_store": HISTORY | {"catalog", "staged_listings", "stores"},
+        "stats_store": HISTORY | {"catalog", "segment_merging", "staged_listings", "stores"},
         "write_through": HISTORY | {"catalog", "stats_store", "stores"},
     },
     "capture": {

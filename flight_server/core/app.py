@@ -24,8 +24,6 @@ from store.catalog.sketch_retention import SketchRetention, superseded, thin
 from store.duckdb.database import Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.role import Role
-from store.segment_merging import collect, merge
-from store.staged_listings import unstage_all
 from store.stats_store import DuckDBStatsStore
 
 log = logging.getLogger("statflight.server")
@@ -59,8 +57,7 @@ class App:
         self.started = time.time()
         self.parts = Parts(parts(settings))  # what their settings name is read before a database is made
         self.database, self.role = join(settings.db)
-        if self.role.takes_writes and settings.store == "duckdb":
-            self.database.keep_segments(settings.segments, settings.segment_cells)
+        self._use_segments()
         self.versions = self.database.versions
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(
@@ -128,9 +125,7 @@ class App:
 
     def start(self) -> None:
         """Starts the background threads."""
-        unstage_all(self.database)
-        if self.role.takes_writes:
-            collect(self.database, 0)  # left by captures that were killed
+        self.store.recover(takes_writes=self.role.takes_writes)
         for background in self._background:
             background.start()
         self.prewarmer.start()
@@ -147,6 +142,7 @@ class App:
         if self.role.successor is not None:
             self.jobs.give_back(lost=True)
             self.role = self.role.successor
+            self.database.name_segments(self.database.segments.files.directory)
             self.start()
             self.role.listening(address)
 
@@ -166,10 +162,19 @@ class App:
         if superseded(self.database, tables, keep):
             self.database.write(lambda connection: thin(connection, self.catalog, tables, keep))
 
+    def _use_segments(self) -> None:
+        """Sets which listings are stored as segments, and where; a store behind the database has all in itself."""
+        segments, settings = self.database.segments, self.settings
+        if settings.store != "duckdb":
+            segments.cells = None
+        elif segments.cells is not None:
+            segments.cells = settings.segment_cells
+        if self.role.takes_writes and settings.segments is not None:
+            self.database.name_segments(settings.segments)
+
     def _keep_segments(self) -> None:
         if self.role.takes_writes and self.database.segments.may_have():
-            merge(self.database)
-            collect(self.database)
+            self.store.merge_segments()
 
     def _captured(self, table: TableEntry) -> None:
         for part in self.parts.values():

@@ -20,6 +20,9 @@ from store.model.errors import InvalidArgument
 
 log = logging.getLogger("statflight.server")
 
+SEGMENTS_SETTING: Final = "segments"
+"""In the table `settings`: the directory of the segments, if they do not lie beside the database."""
+
 REPLICA_SETTING: Final = "replica"  # in the table `settings`: of which replica the file is, and its last lease
 
 _COPY: Final = """
@@ -42,7 +45,7 @@ def check_target(database: str, path: Path) -> None:
     if not path.is_absolute():
         raise InvalidArgument("the path of a backup must be absolute, on the server's machine", code="BACKUP")
     live = Path(database).resolve()
-    own = [live.with_name(live.name + suffix) for suffix in (".wal", ".tmp", ".lock", ".secrets", ".tls")]
+    own = [live.with_name(live.name + suffix) for suffix in (".wal", ".tmp", ".lock", ".secrets", ".tls", ".segments")]
     if os.path.lexists(path) or path.resolve() in own:
         raise InvalidArgument("the path of the backup exists or is reserved", code="BACKUP", hint="name a new file")
 
@@ -76,7 +79,7 @@ def settle(path: Path) -> None:
         OSError: It cannot be written.
     """
     with duckdb.connect(str(path)) as connection:
-        connection.execute("DELETE FROM settings WHERE name = ?", [REPLICA_SETTING])
+        connection.execute("DELETE FROM settings WHERE name IN (?, ?)", [REPLICA_SETTING, SEGMENTS_SETTING])
         connection.execute("CHECKPOINT")
     with path.open("rb+") as file:
         os.fsync(file.fileno())

@@ -29,6 +29,7 @@ from store.duckdb.database_files import CHECKPOINT_BYTES, DatabaseFiles
 from store.duckdb.file_lock import FileLock
 from store.duckdb.layout import Connection, insert_rows
 from store.duckdb.opening import MEMORY, connect, take_lock
+from store.duckdb.segment_files import SegmentFiles
 from store.duckdb.segments import Segments
 from store.duckdb.table_versions import TableVersions
 from store.model.errors import Cancelled, InvalidArgument, ShuttingDown
@@ -183,26 +184,21 @@ class Database:
                         self._writer.interrupt()
         return future.result()
 
-    def keep_segments(self, directory: Path | None, cells: int) -> None:
-        """Sets from which size on listings are stored as segments, and where.
+    def name_segments(self, directory: Path | None) -> None:
+        """Sets the directory of the segments, which the file notes.
 
         Args:
-            directory: Their directory; None leaves it where it is.
-            cells: Rows of files of a listing above which they are.
+            directory: The directory; None for a database in memory.
 
         Raises:
-            InvalidArgument: The directory cannot be written.
+            InvalidArgument: It cannot be written.
         """
-        if directory is not None and self.path != MEMORY:
-            named = Segments(directory.absolute())
-            named.files.prepare()
-            self.write(lambda connection: segments.name_directory(connection, Path(self.path), directory))
-            with self.reading() as cursor:
-                named.load(cursor)
-            self.segments = named
-            self.on_replace[0] = named.load
-        if self.segments.cells is not None:
-            self.segments.cells = cells
+        if directory is None or self.path == MEMORY:
+            return
+        directory = directory.absolute()
+        SegmentFiles(directory).prepare()
+        self.write(lambda connection: segments.name_directory(connection, Path(self.path), directory))
+        self.segments.files.directory = directory
 
     def touch(self, *table_keys: int) -> None:
         """Marks tables as changed for readers; called inside of a write."""
@@ -238,8 +234,9 @@ class Database:
             _remove(partial)  # left by a backup that was killed
             self.submit(lambda _: copy_files(self.path, partial), alone=True).result()
             settle(partial)
+            size = segments.copy(self.segments, partial, target)
             partial.replace(target)
-            return target.stat().st_size
+            return size + target.stat().st_size
         except duckdb.Error:
             raise unwritable("the copy does not open") from None
         except OSError as error:

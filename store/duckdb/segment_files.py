@@ -72,6 +72,10 @@ class SegmentFiles:
         self.directory = directory
         self.being_written: set[str] = set()
         """Names of files that a capture has written and may still commit."""
+        self.is_shipped = False
+        """True if `add` notes files for a replica."""
+        self.to_ship: set[str] = set()
+        """Names of files that commits may refer to, and that a replica does not have yet."""
         self._left: dict[str, float] = {}  # name of a file that no row names → since when, by the monotonic clock
         self._known: dict[str, tuple[_Signature, str, frozenset[str]]] = {}
 
@@ -140,6 +144,19 @@ class SegmentFiles:
         finally:
             os.close(descriptor)
 
+    def store(self, name: str, data: bytes) -> None:
+        """Stores a file that was fetched, durably and whole."""
+        partial = self.path(f".{uuid.uuid4().hex}")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self.path(name))
+        finally:
+            partial.unlink(missing_ok=True)
+
     def check(self, name: str, digest: str) -> frozenset[str]:
         """Checks that a file is the one that was written.
 
@@ -193,7 +210,7 @@ class SegmentFiles:
             return 0
         now, among = time.monotonic(), frozenset(used)
         names = {entry.name for entry in os.scandir(self.directory) if entry.name.endswith(SUFFIX)}
-        left = names - among - self.being_written
+        left = names - among - self.being_written - self.to_ship
         self._left = {name: self._left.get(name, now) for name in left}
         doomed = [name for name, since in self._left.items() if now - since >= grace_seconds]
         self.discard(doomed)

@@ -15,19 +15,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from store.duckdb.arrow_sql import execute, query, quoted
+from store.duckdb.backup import SEGMENTS_SETTING
 from store.duckdb.layout import BY_SPAN, OPEN_END, SQL_TYPES, Connection, stored_columns
 from store.duckdb.segment_files import SegmentFiles, Written
 
 CELLS: Final = 1_000_000
 """Rows of files of a listing above which they lie in segments."""
-
-SETTING: Final = "segments"
-"""In the table `settings`: the directory of the segments, if they do not lie beside the database."""
 
 _SUFFIX: Final = ".segments"
 _DEAD: Final = -1  # end of a row that is in no listing
@@ -213,6 +212,8 @@ class Segments:
             return []
         ((last,),) = connection.execute("SELECT coalesce(max(segment), 0) FROM segments").fetchall()
         ((ended,),) = connection.execute("SELECT coalesce(max(segment), 0) FROM segment_ends").fetchall()
+        if self.files.is_shipped:
+            self.files.to_ship.update(file.name for file in files)
         numbers = [max(last, ended) + at for at in range(1, len(files) + 1)]
         for number, file in zip(numbers, files, strict=True):
             connection.execute(
@@ -367,7 +368,7 @@ class Segments:
 
 def of_file(connection: Connection, path: Path) -> Segments:
     """The segments of a database file that is open: where the file says, else beside it."""
-    named = connection.execute("SELECT value FROM settings WHERE name = ?", [SETTING]).fetchall()
+    named = connection.execute("SELECT value FROM settings WHERE name = ?", [SEGMENTS_SETTING]).fetchall()
     found = Segments(Path(named[0][0]) if named else beside(path))
     found.load(connection)
     return found
@@ -375,14 +376,40 @@ def of_file(connection: Connection, path: Path) -> Segments:
 
 def name_directory(connection: Connection, path: Path, directory: Path) -> None:
     """Notes in a database file where its segments lie, inside of a write."""
-    connection.execute("DELETE FROM settings WHERE name = ?", [SETTING])
+    connection.execute("DELETE FROM settings WHERE name = ?", [SEGMENTS_SETTING])
     if directory.absolute() != beside(path).absolute():
-        connection.execute("INSERT INTO settings VALUES (?, ?)", [SETTING, str(directory.absolute())])
+        connection.execute("INSERT INTO settings VALUES (?, ?)", [SEGMENTS_SETTING, str(directory.absolute())])
 
 
 def beside(path: Path) -> Path:
     """The directory of the segments of a database file, unless another one is named."""
     return path.with_name(path.name + _SUFFIX)
+
+
+def copy(source: Segments, database: Path, target: Path) -> int:
+    """Copies the files of a database's segments to where those of another one lie.
+
+    Args:
+        database: A copy of the database.
+        target: Path that the copy gets.
+
+    Returns:
+        Their size in bytes.
+
+    Raises:
+        OSError: They cannot be copied.
+        SegmentError: One is missing or damaged.
+    """
+    with duckdb.connect(str(database), read_only=True) as connection:
+        wanted = Segments(None).find(connection)
+    files, size = SegmentFiles(beside(target)), 0
+    for segment in wanted:
+        source.files.check(segment.name, segment.digest)
+        files.prepare()
+        data = source.files.path(segment.name).read_bytes()
+        files.store(segment.name, data)
+        size += len(data)
+    return size
 
 
 def used(connection: Connection) -> set[str]:

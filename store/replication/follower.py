@@ -29,6 +29,7 @@ from store.replication import lease as leases
 from store.replication.followed_database import FollowedDatabase, note_of
 from store.replication.log import Base, Commit, Damaged, Log, Position
 from store.replication.restore import bases, write_base
+from store.replication.segment_files import digests, fetch
 from store.role import Lagging, ReadOnly, Role
 
 if TYPE_CHECKING:
@@ -310,9 +311,11 @@ class Follower(Role):
                     os.link(source, name)
             root = duckdb.connect(str(view), read_only=True)
         prepared(root, self._log.place.url)
+        fetch(self._log, root, self._database.segments.files)
         with self._replacing():
             self._database.replace(root)
             self._copy = copy
+        self._database.segments.files.collect(digests(root))
 
     @contextlib.contextmanager
     def _replacing(self) -> Iterator[None]:

@@ -15,6 +15,8 @@ import duckdb
 
 from store.duckdb.backup import settle, wal
 from store.duckdb.opening import locked
+from store.duckdb.segment_files import SegmentFiles
+from store.duckdb.segments import beside
 from store.model.errors import InvalidArgument, NotFound
 from store.replication.log import (
     BLOCK_BYTES,
@@ -29,6 +31,7 @@ from store.replication.log import (
     digest,
     iso,
 )
+from store.replication.segment_files import fetch
 
 DOWNLOADS: Final = 8
 
@@ -269,6 +272,8 @@ def _restored(log: Log, path: Path, state: State) -> State:
             settle(partial)
         except duckdb.Error as error:
             raise Damaged(f'replica "{log.place.url}": DuckDB cannot open it: {str(error).splitlines()[0]}') from None
+        with duckdb.connect(str(partial), read_only=True) as connection:
+            fetch(log, connection, SegmentFiles(beside(path)))
         partial.replace(path)
     finally:
         for left in (partial, wal(partial)):

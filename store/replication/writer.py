@@ -28,9 +28,11 @@ from typing import Any, Final, NamedTuple
 
 from store.duckdb.backup import wal
 from store.duckdb.database import Database
+from store.duckdb.segments import used
 from store.model.errors import ShuttingDown, StatflightError, UpstreamError
 from store.replication import lease as leases
 from store.replication.log import BLOCK_BYTES, Base, Commit, Damaged, Log, Position, Segment, block_name, digest
+from store.replication.segment_files import Shipped
 from store.role import ReadOnly, Role
 
 log = logging.getLogger("statflight.replication")
@@ -101,6 +103,8 @@ class Writer(Role):
         self._wake, self._stop, self._done = threading.Event(), threading.Event(), threading.Event()
         self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         self._wal: int | None = None
+        database.segments.files.is_shipped = True
+        self._segment_files = Shipped(log, database.segments.files)
         with database.reading() as cursor:
             cursor.execute("SET GLOBAL checkpoint_threshold = '1TB'")
         self._checkpoint()
@@ -281,6 +285,7 @@ class Writer(Role):
                     break
                 self._checkpoint()
                 continue
+            self._segment_files.ship(self._used)  # what the batch refers to
             shipped = self._ship_base(batch[0]) if isinstance(batch[0], Base) else self._ship_segment(batch)
             with self._lock:
                 self._shipped, self._sending = shipped, ()
@@ -290,6 +295,11 @@ class Writer(Role):
                         self._queued_bytes -= 0 if isinstance(item, Base) else len(item.data)
             self._settle_waiting()
         self._settle_waiting()
+
+    def _used(self) -> set[str]:
+        """Names of the files of the database's segments."""
+        with self._database.reading() as cursor:
+            return used(cursor)
 
     def _batch(self) -> list[Any]:
         """The part of the queue for the next object: a base, or commits up to the next base."""
@@ -371,6 +381,7 @@ class Writer(Role):
             return
         self._cleaned = time.monotonic()
         clean(self._log, time.time_ns() // 1000 - int(self._keep * 1e6), lambda: self._keeper.is_valid)
+        self._segment_files.clean(self._used(), self._keep)
         self._known = set()
 
     # In the keeper's thread.

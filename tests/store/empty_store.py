@@ -66,7 +66,7 @@ class _Place:
         """Makes the content that of the first time again."""
         for beside in self.path.parent.iterdir():
             if not beside.name.startswith(self.path.name) or beside.suffix not in (".duckdb", ".wal"):
-                beside.unlink()
+                shutil.rmtree(beside) if beside.is_dir() else beside.unlink()
         self._run("BEGIN")
         for table in self._with_rows():
             self._run(f"DELETE FROM {table}")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store import plugins, staged_listings, stats_store, stores
+from store import plugins, segment_listings, segment_merging, staged_listings, stats_store, stores
 from store.duckdb.layout import OPEN_END
 from store.history import staged
 from store.history.file_listings import ListingChanged
@@ -21,7 +21,8 @@ from store.invariants import checks, violations
 from store.model.errors import Conflict, InvalidArgument, NotFound, StatflightError
 from store.model.schemas import THETA
 from store.model.targets import Target, TargetKind
-from store.staged_listings import unstage
+from store.segment_listings import SegmentListing
+from store.staged_listings import StagedListing, unstage
 from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
 from tests.flight_server.live_server import eventually
 from tests.store.contract import NAME, StatsStoreContract, columns, put, rows
@@ -286,6 +287,7 @@ FILE_STEP = st.one_of(
         st.none() | _BETWEEN,
     ),
     st.tuples(st.just("drop"), st.integers(1, 4)),
+    st.tuples(st.just("merge"), st.sampled_from([0, 900])),
     st.tuples(st.just("remove"), st.integers(0, 4), st.sampled_from("abcd")),
     st.tuples(st.just("sketch"), st.integers(1, 4), _CONTENT, st.sampled_from(["upsert", "replace_snapshot"])),
 )
@@ -305,9 +307,13 @@ def stage(store: DuckDBStatsStore, table: Any, step: tuple[Any, ...], between: A
     staged, rest, counts = [], [], Counts()
     try:
         for each in _puts(snapshot, content, mode):
-            if (listing := store.stage([each])) is None:
+            is_segmented = store.database.segments.cells is not None and each.mode is not PutMode.CREATE
+            kind = SegmentListing if is_segmented else StagedListing
+            if (listing := store.stage([each], kind=kind)) is None:
                 rest.append(each)
                 continue
+            if isinstance(listing, SegmentListing):
+                listing.few_rows = snapshot % 2
             staged.append(listing)
             listing.add(each.rows, each.mode)
         between()
@@ -333,6 +339,11 @@ def apply_to_files(store: Any, table: Any, step: tuple[Any, ...]) -> Any:
                 return store.put(_puts(snapshot, content, mode))
             case "drop", snapshot:
                 return store.delete(table, snapshot)
+            case "merge", grace_seconds:
+                if isinstance(store, DuckDBStatsStore):
+                    segment_merging.merge(store.database)
+                    segment_merging.collect(store.database, grace_seconds)
+                return None
             case "remove", snapshot, path:
                 return store.delete(table, snapshot or None, Target.file(path))
             case "sketch", snapshot, content, mode:
@@ -356,10 +367,14 @@ _PLACES = ("stats_files", "stats_file_columns", "file_s", "staged")  # of the ch
 _VALUE = {"stats.files": "row_count", "stats.file_columns": "null_count", "file_sketches": "data"}
 
 
-@pytest.fixture(scope="module")
-def shared():
+@pytest.fixture(scope="module", params=[None, 1, 2], ids=["pieces", "segments of one row", "segments of two"])
+def shared(request):
     store = open_store(place_for_database())
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.database.segments, "cells", request.param)
+        patch.setattr(segment_listings, "ROWS", request.param)
+        patch.setattr(segment_merging, "MANY_SMALL", 3)
+        patch.setattr(segment_merging, "FILE_ROWS", 3)
         patch.setattr(staged_listings, "_PIECE_ROWS", 2)
         patch.setattr(staged_listings, "_TIDY_ROWS", 2)
         yield store
@@ -425,6 +440,9 @@ def compare_with_full_copies(shared, steps):
             name = "storage_id" if flight == "file_sketches" else "file_path"
             for snapshot in range(1, 5):
                 source, parameters = rows_of(flight, table, snapshot)
-                found = shared.database.rows(f"SELECT t.{name}, t.{value} FROM {source} ORDER BY ALL", *parameters)
+                with shared.database.reading() as cursor:
+                    shared.database.segments.attach(cursor)
+                    sql = f"SELECT t.{name}, t.{value} FROM {source} ORDER BY ALL"
+                    found = cursor.execute(sql, parameters).fetchall()
                 expected = sorted((row[name], row[value]) for row in model.rows(plain, snapshot, flight).to_pylist())
                 assert found == expected, (flight, snapshot)

@@ -34,6 +34,7 @@ class Draft:
         self._lock, self._closed = threading.Lock(), False
         self._buffers: dict[tuple[str | None, str, PutMode, pa.Schema], SpillBuffer] = {}  # by family, flight, …
         self._numbers: dict[str, int] = {}  # family → rows in buffers
+        self._is_large = False  # more of them than a listing in the database file has
         self._cells = 0  # rows of files that were added, but for the few
         self.staged: dict[str, StagedListing] = {}  # whose rows are in the database, by family
         self._few: list[Put] = []
@@ -98,6 +99,7 @@ class Draft:
             if self._numbers[family] >= MANY_ROWS:
                 self._stage(self._store, family, StagedListing)
         elif self._cells > limit and self._numbers[family] > min(limit, MANY_ROWS):
+            self._is_large = True
             self._stage(self._store, family, SegmentListing)
 
     def _stage_rest(self, store: DuckDBStatsStore) -> None:
@@ -106,13 +108,15 @@ class Draft:
         segments = store.database.segments
         parts = [part for put in self._few for part in _by_kind(put)]
         few = {family: [part for part in parts if family_of(part) == family] for family in BY_SPAN}
-        cells = self._cells + sum(part.rows.num_rows for each in few.values() for part in each)
-        is_large = segments.cells is not None and cells > segments.cells
-        for family in BY_SPAN:
-            first = few[family][0].rows if few[family] else self._first_kept(family)
+        firsts = {family: few[family][0].rows if few[family] else self._first_kept(family) for family in BY_SPAN}
+        keys = {key for first in firsts.values() if first is not None for key in store.keys_of(first)}
+        if segments.cells is not None and keys:
+            cells = self._cells + sum(part.rows.num_rows for each in few.values() for part in each)
+            self._is_large = cells > segments.cells or cells + store.listed_rows(keys) > segments.cells
+        for family, first in firsts.items():
             if family in self.staged or first is None:
                 continue
-            if is_large or segments.may_have(store.keys_of(first)):
+            if self._is_large or segments.may_have(keys):
                 self._stage(store, family, SegmentListing, few[family])
             elif self._numbers.get(family, 0) >= MANY_ROWS:
                 self._stage(store, family, StagedListing)
@@ -138,6 +142,8 @@ class Draft:
                 self._buffers[key] = SpillBuffer(put.rows.schema, store.database.directory)
                 self._buffers[key].add(put.rows)
             return
+        if isinstance(listing, SegmentListing) and self._is_large:
+            listing.few_rows = 0
         self.staged[family] = listing
         if self._closed:
             listing.close()
