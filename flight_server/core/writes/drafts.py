@@ -110,8 +110,8 @@ class Draft:
         few = {family: [part for part in parts if family_of(part) == family] for family in BY_SPAN}
         firsts = {family: few[family][0].rows if few[family] else self._first_kept(family) for family in BY_SPAN}
         keys = {key for first in firsts.values() if first is not None for key in store.keys_of(first)}
-        if segments.cells is not None and keys:
-            cells = self._cells + sum(part.rows.num_rows for each in few.values() for part in each)
+        cells = self._cells + sum(part.rows.num_rows for each in few.values() for part in each)
+        if segments.cells is not None and cells:
             self._is_large = cells > segments.cells or cells + store.listed_rows(keys) > segments.cells
         for family, first in firsts.items():
             if family in self.staged or first is None:
