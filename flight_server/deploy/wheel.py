@@ -1,20 +1,25 @@
 """Build hook: in a wheel `store`, `capture` and `flight_server` lie within `statflight`.
 
 So an installed statflight takes one name, and a module `store` or `capture` of a user's own stays what it was. Imports,
-and strings that name one of our modules, are written anew; an editable installation has the packages as they are.
+and strings that name one of our modules, are written anew; an editable installation has the packages as they are, and
+the same names by `statflight._checkout`. The contract suites come along as `statflight.testing`.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from runpy import run_path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGES: Final = ("store", "capture", "flight_server")
 PUBLIC: Final = "flight_server/public/statflight"  # what `import statflight` is
+CHECKOUT: Final = f"{PUBLIC}/_checkout.py"  # names the packages and the suites
+_OF_CHECKOUT: Final = run_path(str(Path(__file__).parents[2] / CHECKOUT), run_name="statflight._checkout")
+PACKAGES: Final[tuple[str, ...]] = _OF_CHECKOUT["PACKAGES"]
+SUITES: Final[dict[str, str]] = _OF_CHECKOUT["SUITES"]
 _NAMES: Final = "|".join(PACKAGES)
 _IMPORT: Final = re.compile(rf"^(\s*(?:from|import) )({_NAMES})\b", re.MULTILINE)
 _STRING: Final = re.compile(rf"""(["'])({_NAMES})\.(\w+)""")
@@ -30,11 +35,14 @@ class WithinStatflight(BuildHookInterface[Any]):
         root = Path(self.root)
         self._folder = TemporaryDirectory()
         written = Path(self._folder.name)
-        for file in (file for package in PACKAGES for file in sorted((root / package).rglob("*.*"))):
-            if file.suffix == ".pyc" or file == Path(__file__):
+        left_out = (Path(__file__), root / CHECKOUT)
+        files = [file for package in PACKAGES for file in sorted((root / package).rglob("*.*"))]
+        suites = {root / file: Path("testing", f"{name}.py") for name, file in SUITES.items()}
+        for file in (*files, *suites):
+            if file.suffix == ".pyc" or file in left_out:
                 continue
             within = root / PUBLIC if file.is_relative_to(root / PUBLIC) else root
-            place = file.relative_to(within)
+            place = suites.get(file) or file.relative_to(within)
             if file.suffix == ".py":
                 changed = written / place
                 changed.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from capture import connectors
@@ -28,8 +27,6 @@ from flight_server.planning.plan_request import find
 from flight_server.planning.scan_plan import TABLE
 from flight_server.process.parts import parts
 from store.model.errors import UpstreamError
-from store.model.format_facts import FormatFacts
-from tests.capture.connectors.contract import ConnectorContract, Truth
 
 GUIDE = Path(__file__).resolve().parents[2] / "capture/ADDING_A_CONNECTOR.md"
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
@@ -37,7 +34,6 @@ CODE = [text for language, text in BLOCKS if language == "python"]
 assert len(CODE) == 5, "the connector, its statistics, its scan, the same of other files, its test"
 SETTINGS = [tomllib.loads(text) for language, text in BLOCKS if language == "toml"]
 GROUPS = (connectors.FORMATS, connectors.READERS)
-NEEDED = (ConnectorConfig, ConnectorContract, FormatFacts, Truth, pa, pq)  # names the last block uses
 
 
 @pytest.fixture(scope="module", autouse=True)

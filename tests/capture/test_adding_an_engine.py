@@ -9,23 +9,13 @@ import tomllib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-
-from capture.connectors import open_connector
-from capture.connectors.spi import ConnectorConfig
-from capture.engines import default_engines
-from capture.spi import TableHandle
-from store.model.targets import Target
-from tests.capture.engine_contract import EngineContract, MemorySink
 
 GUIDE = Path(__file__).resolve().parents[2] / "capture/ADDING_AN_ENGINE.md"
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
 CODE = [text for language, text in BLOCKS if language == "python"]
 assert len(CODE) == 5, "the engine in four steps, its test"
 (SETTINGS,) = (tomllib.loads(text) for language, text in BLOCKS if language == "toml")
-NEEDED = (EngineContract, MemorySink, Target, default_engines)  # names the last block uses
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,19 +37,6 @@ def installed():
         finally:
             sys.path.remove(folder)
             sys.modules.pop(module, None)
-
-
-@pytest.fixture
-def lake(tmp_path):
-    """A table of 30 rows in three Parquet files."""
-    (tmp_path / "t").mkdir()
-    for number in range(3):
-        pq.write_table(pa.table({"a": range(10)}), tmp_path / f"t/{number}.parquet")
-    connector = open_connector(ConnectorConfig("c", "parquet", str(tmp_path)))
-    snapshot = connector.enumerate_snapshots("default", "t").current_snapshot_id
-    schema = connector.describe("default", "t").schema
-    yield TableHandle("c", "default", "t", "id", snapshot, schema, {"a": 1}, connector)
-    connector.close()
 
 
 exec(compile(CODE[4], str(GUIDE), "exec"))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import sysconfig
-import zipfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.flight_server.live_server import serving
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.integration.installed_wheel import environment_with_wheel, packages_of
 
 READS = """
 import statflight, sys
@@ -47,18 +44,11 @@ print("read")
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with only the wheel and pyarrow, without the project on its path."""
-    directory = tmp_path_factory.mktemp("wheel")
-    built = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-    subprocess.run(built, cwd=ROOT, check=True, capture_output=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory / "venv"], check=True)
-    (packages,) = (directory / "venv/lib").glob("python*/site-packages")
-    (wheel,) = directory.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(packages)
+    python = environment_with_wheel(tmp_path_factory.mktemp("wheel"))
     site_packages = Path(sysconfig.get_path("purelib"))
     for name in ("pyarrow", "numpy", *(each.name for each in site_packages.glob("numpy.libs"))):
-        (packages / name).symlink_to(site_packages / name)
-    return directory / "venv/bin/python"
+        (packages_of(python) / name).symlink_to(site_packages / name)
+    return python
 
 
 def test_client_reads_beside_another_module_named_store(installed: Path, tmp_path: Path) -> None:
@@ -73,11 +63,12 @@ def test_client_reads_beside_another_module_named_store(installed: Path, tmp_pat
 
 
 def test_wheel_takes_one_name_and_has_typed_packages(installed: Path) -> None:
-    (packages,) = (installed.parents[1] / "lib").glob("python*/site-packages")
+    packages = packages_of(installed)
     assert not [name for name in ("flight_server", "capture", "store", "tests") if (packages / name).exists()]
     for name in (".", "flight_server", "capture", "store"):
         assert (packages / "statflight" / name / "py.typed").is_file(), name
     assert not (packages / "statflight/flight_server/public").exists()
+    assert not (packages / "statflight/_checkout.py").exists()
 
 
 def test_server_and_worker_run_beside_modules_named_as_our_packages(installed: Path, tmp_path: Path) -> None:
@@ -86,7 +77,7 @@ def test_server_and_worker_run_beside_modules_named_as_our_packages(installed: P
         (tmp_path / f"{name}.py").write_text("raise AssertionError('not for us')\n")
     (tmp_path / "lake/t").mkdir(parents=True)
     pq.write_table(pa.table({"a": [1, 2, 2, None]}), tmp_path / "lake/t/a.parquet")
-    (packages,) = (installed.parents[1] / "lib").glob("python*/site-packages")
+    packages = packages_of(installed)
     environment = dict(os.environ, PYTHONPATH=f"{packages}:{sysconfig.get_path('purelib')}")
 
     def statflight(*arguments: str) -> str:

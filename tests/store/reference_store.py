@@ -1,6 +1,7 @@
 """`StatsStore` in memory: the simple reference that tests compare the DuckDB store with.
 
-Every snapshot has its own records by target: nothing is shared between snapshots and nothing is saved.
+Every snapshot has its own records by target: nothing is shared between snapshots and nothing is saved. A store of few
+records may extend it: `commit` gets each new state.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Identity = tuple[Any, ...]
 
 
 @dataclass
-class _State:
+class State:
     """Contents of the store; a put works on a copy and replaces it when it succeeds."""
 
     tables: dict[tuple[str, str, str], TableEntry] = field(default_factory=dict)
@@ -51,47 +52,47 @@ class MemoryStatsStore(StatsStore):
     def __init__(self, *, require_registered_tables: bool = False):
         self.require_registered_tables = require_registered_tables
         self._lock = threading.RLock()
-        self._state = _State()
-        self._generation = 0
+        self.state = State()
+        self.generation = 0
 
     # Tables.
 
     def register(self, name: tuple[str, str, str], table_id: str | None = None, format: str = EXTERNAL) -> TableEntry:
         with self._lock:
-            state = _copied(self._state)
+            state = _copied(self.state)
             entry = _register(state, name, table_id, format)
-            self._commit(state)
+            self.commit(state)
             return entry
 
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
-        return self._state.tables.get(name)
+        return self.state.tables.get(name)
 
     def tables(self) -> list[TableEntry]:
-        return [*self._state.tables.values()]
+        return [*self.state.tables.values()]
 
     # Puts.
 
     def put(self, puts: Sequence[Put], *, idempotency_key: str | None = None) -> Counts:
         with self._lock:
             content = digest(puts) if idempotency_key is not None else ""
-            if idempotency_key is not None and (found := self._state.keys.get(idempotency_key)):
+            if idempotency_key is not None and (found := self.state.keys.get(idempotency_key)):
                 if found[0] != content:
                     raise Conflict("this idempotency_key was used before with other content")
                 return found[1]
-            state = _copied(self._state)
-            self._generation = max(self._generation + 1, time.time_ns() // 1000)
+            state = _copied(self.state)
+            self.generation = max(self.generation + 1, time.time_ns() // 1000)
             counts = Counts()
             for put in puts:
                 counts += self._put(state, put)
             if idempotency_key is not None:
                 state.keys[idempotency_key] = (content, counts)
-            self._commit(state)
+            self.commit(state)
             return counts
 
-    def _commit(self, state: _State) -> None:
-        self._state = state
+    def commit(self, state: State) -> None:
+        self.state = state
 
-    def _put(self, state: _State, put: Put) -> Counts:
+    def _put(self, state: State, put: Put) -> Counts:
         counts = Counts()
         for rows in _split(put.rows, ("table_catalog", "table_schema", "table_name")):
             if not rows.num_rows:
@@ -107,7 +108,7 @@ class MemoryStatsStore(StatsStore):
                     counts += self._merge(state, put.mode, family, entry, of_snapshot)
         return counts
 
-    def _merge(self, state: _State, mode: PutMode, family: str, entry: TableEntry, rows: pa.Table) -> Counts:
+    def _merge(self, state: State, mode: PutMode, family: str, entry: TableEntry, rows: pa.Table) -> Counts:
         keys = IDENTITY[family]
         columns = stored_columns(family)
         given = [name for name in columns if name in rows.column_names]
@@ -130,13 +131,13 @@ class MemoryStatsStore(StatsStore):
                 raise contradicts(family, entry.full_name, ("snapshot_id", *keys), kept, row)
             else:
                 replaced += 1
-            stored[identity] = row | {"generation": self._generation, "created_at": datetime.now(UTC)}
+            stored[identity] = row | {"generation": self.generation, "created_at": datetime.now(UTC)}
         if mode is PutMode.REPLACE_SNAPSHOT:
             self._drop_absent(state, family, entry, snapshot_id, {_identity(keys, row) for row in fresh})
         return Counts(received, created, unchanged, replaced)
 
     def _drop_absent(
-        self, state: _State, family: str, entry: TableEntry, snapshot_id: int, present: set[Identity]
+        self, state: State, family: str, entry: TableEntry, snapshot_id: int, present: set[Identity]
     ) -> None:
         stored = state.records[entry.table_key, snapshot_id, family]
         if family.endswith("sketches"):  # a target that stays keeps the sketches the new set lacks
@@ -156,7 +157,7 @@ class MemoryStatsStore(StatsStore):
     # Reading.
 
     def _check_snapshot(self, table: TableEntry, snapshot_id: int) -> None:
-        if snapshot_id not in self._state.snapshots.get(table.table_key, {}):
+        if snapshot_id not in self.state.snapshots.get(table.table_key, {}):
             raise NotFound(f'table "{table.full_name}" has no snapshot {snapshot_id}', code="UNKNOWN_SNAPSHOT")
 
     def rows(self, table: TableEntry, snapshot_id: int, flight: str) -> pa.Table:
@@ -166,7 +167,7 @@ class MemoryStatsStore(StatsStore):
         return pa.Table.from_pylist(found, pa.schema(list(types.items())))
 
     def _rows(self, table: TableEntry, snapshot_id: int, flight: str) -> list[Row]:
-        return list(self._state.records.get((table.table_key, snapshot_id, flight), {}).values())
+        return list(self.state.records.get((table.table_key, snapshot_id, flight), {}).values())
 
     def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
         found = self._find(table, snapshot_id, target)
@@ -217,7 +218,7 @@ class MemoryStatsStore(StatsStore):
     def delete(self, table: TableEntry, snapshot_id: int | None = None, target: Target | None = None) -> int:
         deleted = 0
         with self._lock:
-            state = _copied(self._state)
+            state = _copied(self.state)
             for (key, snapshot, flight), records in state.records.items():
                 if key != table.table_key or snapshot_id not in (None, snapshot):
                     continue
@@ -225,7 +226,7 @@ class MemoryStatsStore(StatsStore):
                 for identity in doomed:
                     del records[identity]
                 deleted += 0 if flight.endswith("sketches") else len(doomed)
-            self._commit(state)
+            self.commit(state)
         return deleted
 
     def close(self) -> None:
@@ -234,17 +235,15 @@ class MemoryStatsStore(StatsStore):
     def captured_snapshots(self, table: TableEntry) -> set[int]:
         """Snapshots of a table for which any record is stored."""
         return {
-            snapshot
-            for (key, snapshot, _), records in self._state.records.items()
-            if key == table.table_key and records
+            snapshot for (key, snapshot, _), records in self.state.records.items() if key == table.table_key and records
         }
 
     def snapshots(self, table: TableEntry) -> Ids:
-        return sorted(self._state.snapshots.get(table.table_key, {}))
+        return sorted(self.state.snapshots.get(table.table_key, {}))
 
 
-def _copied(state: _State) -> _State:
-    return _State(
+def _copied(state: State) -> State:
+    return State(
         dict(state.tables),
         copy.deepcopy(state.snapshots),
         copy.deepcopy(state.column_ids),
@@ -253,13 +252,13 @@ def _copied(state: _State) -> _State:
     )
 
 
-def _register(state: _State, name: tuple[str, str, str], table_id: str | None, format: str) -> TableEntry:
+def _register(state: State, name: tuple[str, str, str], table_id: str | None, format: str) -> TableEntry:
     if name not in state.tables:
         state.tables[name] = TableEntry(len(state.tables) + 1, *name, table_id or table_uuid(*name), format)
     return state.tables[name]
 
 
-def _note_snapshot(state: _State, entry: TableEntry, snapshot_id: int, schema_hash: str | None) -> None:
+def _note_snapshot(state: State, entry: TableEntry, snapshot_id: int, schema_hash: str | None) -> None:
     schema_hashes = state.snapshots.setdefault(entry.table_key, {})
     schema_hashes[snapshot_id] = schema_hashes.get(snapshot_id) or schema_hash
     current = state.tables[entry.name].current_snapshot_id
@@ -267,7 +266,7 @@ def _note_snapshot(state: _State, entry: TableEntry, snapshot_id: int, schema_ha
         state.tables[entry.name] = replace(state.tables[entry.name], current_snapshot_id=snapshot_id)
 
 
-def _with_column_ids(state: _State, flight: str, entry: TableEntry, rows: pa.Table) -> pa.Table:
+def _with_column_ids(state: State, flight: str, entry: TableEntry, rows: pa.Table) -> pa.Table:
     """Rows with column ids, assigned by name if missing."""
     if flight not in ("stats.columns", "stats.file_columns") or "column_name" not in rows.column_names:
         return rows

@@ -10,7 +10,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from tests.store.reference_store import MemoryStatsStore, _State
+from tests.store.reference_store import MemoryStatsStore, State
 
 
 class SqliteStatsStore(MemoryStatsStore):
@@ -22,25 +22,25 @@ class SqliteStatsStore(MemoryStatsStore):
         self._file.execute("PRAGMA synchronous = FULL")
         self._file.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, entry BLOB)")
         for (entry,) in self._file.execute("SELECT entry FROM entries"):
-            _insert(self._state, *pickle.loads(entry))
-        generations = (row["generation"] for rows in self._state.records.values() for row in rows.values())
-        self._generation = max(generations, default=0)
+            _insert(self.state, *pickle.loads(entry))
+        generations = (row["generation"] for rows in self.state.records.values() for row in rows.values())
+        self.generation = max(generations, default=0)
 
-    def _commit(self, state: _State) -> None:
-        before, after = _entries(self._state), _entries(state)
+    def commit(self, state: State) -> None:
+        before, after = _entries(self.state), _entries(state)
         changed = [item for item in after.items() if item[0] not in before or before[item[0]] != item[1]]
         with self._file:
             self._file.execute("BEGIN")
             self._file.executemany("DELETE FROM entries WHERE key = ?", [(repr(key),) for key in before.keys() - after])
             rows = [(repr(item[0]), pickle.dumps(item)) for item in changed]
             self._file.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?)", rows)
-        super()._commit(state)
+        super().commit(state)
 
     def close(self) -> None:
         self._file.close()
 
 
-def _entries(state: _State) -> dict[tuple[Any, ...], Any]:
+def _entries(state: State) -> dict[tuple[Any, ...], Any]:
     """All entries of a state by part and key."""
     found: dict[tuple[Any, ...], Any] = {
         ("records", place, target): row for place, rows in state.records.items() for target, row in rows.items()
@@ -50,7 +50,7 @@ def _entries(state: _State) -> dict[tuple[Any, ...], Any]:
     return found
 
 
-def _insert(state: _State, key: tuple[Any, ...], value: Any) -> None:
+def _insert(state: State, key: tuple[Any, ...], value: Any) -> None:
     if key[0] == "records":
         state.records.setdefault(key[1], {})[key[2]] = value
     else:

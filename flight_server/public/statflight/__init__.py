@@ -10,6 +10,7 @@ Needs pyarrow only. `StatsClient` has the details.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from flight_server.client.spark_reader import StatflightDataSource
 
     __version__: str
+
+with suppress(ImportError):  # a wheel has the packages themselves
+    import_module(f"{__name__}._checkout").install()
 
 __all__ = ["DEFAULT_URI", "StatflightDataSource", "StatsClient", "__version__", "connect", "dataset", "reason"]
 

@@ -19,12 +19,12 @@ DOCUMENT = (Path(capture.__file__).parent / "ADDING_A_PUBLISHER.md").read_text()
 @pytest.fixture
 def note(monkeypatch):
     """The home `note`, registered as an entry point would."""
-    blocks = re.findall(r"^```python\n(.*?)^```", DOCUMENT, re.M | re.S)
+    *blocks, _ = re.findall(r"^```python\n(.*?)^```", DOCUMENT, re.M | re.S)  # the last is its tests
     module = type("Module", (), {})
-    space: dict = {"__name__": "my_package"}
+    space: dict = {"__name__": "note_publisher"}
     exec(compile("\n".join(blocks), "ADDING_A_PUBLISHER.md", "exec"), space)
     module.NotePublisher = space["NotePublisher"]
-    monkeypatch.setitem(__import__("sys").modules, "my_package", module)
+    monkeypatch.setitem(__import__("sys").modules, "note_publisher", module)
     value = re.search(r'^note = "(.*)"$', DOCUMENT, re.M)[1]
     monkeypatch.setitem(vars(HOMES), "known", {"note": EntryPoint("note", value, HOMES.group)})
 
