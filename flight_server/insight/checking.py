@@ -12,9 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.core.reads.local_reader import LocalReader
-from flight_server.core.reads.scanner import Scanner
 from flight_server.core.reloading import Reloaded
 from flight_server.core.views.reader import ReadAhead, read_table
 from flight_server.insight import learned
@@ -41,31 +39,22 @@ class Checking:
     """Checks tables in a thread of its own.
 
     Args:
+        reader: Reads statistics, runs a rule's SELECT, and reads columns.
         late_seconds: Time after a table's first look at a snapshot in which a rule waits for what it is about.
-
-    Attributes:
-        select: Runs a SELECT; the Flight service, which has Flight SQL, sets it.
-        unique: Reads a column, see `Reader.unique`; the server sets it.
     """
-
-    select: Callable[[str], pa.Table]
-    unique: Callable[[str, int, str | int], bool]
 
     def __init__(
         self,
         database: Database,
         catalog: Catalog,
-        scanner: Scanner,
+        reader: LocalReader,
         rules: Reloaded[grammar.File],
         alarms: Alarms,
         late_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._catalog, self._file, self._alarms, self._clock = catalog, rules, alarms, clock
-        self._store = CheckStore(database)
-        self._reader = LocalReader(
-            scanner, ANONYMOUS, lambda statement: self.select(statement), lambda *column: self.unique(*column)
-        )
+        self._store, self._reader = CheckStore(database), reader
         alarms.silences = rules.value.silences
         self._late_seconds = late_seconds
         self._captured: dict[int, float] = {}  # table key → when it was last captured, or is to be looked at again

@@ -13,6 +13,7 @@ from flight_server.core.control.housekeeping import Background
 from flight_server.core.control.job_queue import JobQueue
 from flight_server.core.control.lakes import Lakes
 from flight_server.core.part import Action, Part
+from flight_server.core.reads.local_reader import LocalReader
 from flight_server.core.reads.query import ArrowSource
 from flight_server.core.reads.scanner import Scanner
 from flight_server.core.reloading import Reloaded
@@ -56,11 +57,10 @@ class Insight(Part):
         receivers = [Webhook(url, settings.webhook_secret) for url in (settings.webhook or "").split()]
         self.alarms = Alarms(receivers, settings.webhook_digest_seconds)
         self.uniqueness = Uniqueness(catalog, lakes)
+        reader = LocalReader(scanner, ANONYMOUS, lambda statement: select(statement, ANONYMOUS), self._is_unique)
         self.checking = checking.Checking(
-            database, catalog, scanner, self._rules, self.alarms, settings.check_late_seconds
+            database, catalog, reader, self._rules, self.alarms, settings.check_late_seconds
         )
-        self.checking.select = lambda statement: select(statement, ANONYMOUS)
-        self.checking.unique = self._is_unique
         auto.is_ruled = self.checking.judges
 
     def flights(self) -> Mapping[str, ArrowSource]:

@@ -60,7 +60,7 @@ def setup(tmp_path):
         checking = Checking(
             app.database,
             app.catalog,
-            app.scanner,
+            old._reader,
             old._file,
             notifications,
             LATE_SECONDS,
