@@ -104,7 +104,9 @@ def test_built_in_names_take_precedence(install):
     assert kind.load("json")("1") == 1 and list(kind.each()) == []
 
 
-@pytest.mark.parametrize("group", ["engines", "connectors", "readers", "publishers", "stores", "parts"])
+@pytest.mark.parametrize(
+    "group", ["engines", "connectors", "readers", "publishers", "stores", "parts", "settings", "commands"]
+)
 def test_doctor_tells_of_each_plugin(install, group):
     install(f"statflight.{group}", "import no_such_library")
     install(f"statflight.{group}", GOOD, "goodengine")

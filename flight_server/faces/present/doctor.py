@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -21,9 +21,11 @@ from capture.homes import HOMES
 from flight_server.client import DEFAULT_URI, StatsClient, reason
 from flight_server.client.unreachable import CANNOT
 from flight_server.process.parts import PARTS
-from store.plugins import Broken, package_of
+from flight_server.process.settings import SETTINGS
+from store.plugins import Broken, Plugins, package_of
 from store.stores import STORES
 
+_COMMANDS: Final = Plugins("statflight.commands", field="command", noun="command", built_in={})  # those besides our own
 HEALTH_SECONDS = 10.0
 LIBRARIES = {  # purpose: distribution, extra of statflight that installs it
     "server and store": ("duckdb", "server"),
@@ -105,7 +107,7 @@ def java() -> Finding:
 
 def plugins() -> Iterator[Finding]:
     """Findings on the plug-ins of other packages that are installed here; each is loaded."""
-    for kind in (ENGINES, FORMATS, READERS, HOMES, STORES, PARTS):
+    for kind in (ENGINES, FORMATS, READERS, HOMES, STORES, PARTS, SETTINGS, _COMMANDS):
         for point, made in kind.each():
             if isinstance(made, Broken):
                 yield Finding(False, kind.noun, str(made), f"mend or remove {made.package}", is_broken=True)
