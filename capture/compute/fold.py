@@ -158,33 +158,20 @@ def known(
     whole = stored.filter(pc.equal(stored["target_kind"], "COLUMN"))
     stored = stored.filter(pc.is_valid(stored["file_path"]))
     stored = stored.filter(_current(stored, {task.file_path: task.fingerprint for task in tasks}))
-    roles_of: dict[_Place, dict[str, int]] = {}
-    cut: set[_Place] = set()
-    heads = pc.binary_slice(stored["data"], 0, file_sketches.HEAD_BYTES).to_pylist()
-    for at, (path, column_id, role) in enumerate(_lists(stored, ("file_path", "column_id", "role"))):
-        roles_of.setdefault((path, column_id), {})[role] = at
-        if file_sketches.cut_k(role, heads[at]) is not None:
-            cut.add((path, column_id))
-    lacks = {i: _roles(wanted, lt) for i, lt in types.items()}
-    data = stored["data"]
-    columns = sink.stored("stats.file_columns", table, column_ids=column_ids)
-    usable = pc.and_(pc.is_in(columns["engine_id"], pa.array(engine_ids)), is_whole_arrow(columns))
-    usable = pc.and_(usable, pc.and_(pc.is_valid(columns["row_count"]), pc.is_valid(columns["null_count"])))
-    columns = columns.filter(usable)
+    roles_of, cut = _by_place(stored)
+    columns = _complete(sink.stored("stats.file_columns", table, column_ids=column_ids), engine_ids)
+    wanted_of = {i: (lt, _roles(wanted, lt)) for i, lt in types.items() if lt.kind in HASHED}
     rows: dict[_Place, int] = {}
     parts: dict[_Place, tuple[Partial, int]] = {}
     for at, values in enumerate(_lists(columns, _MEASURES)):
         row = dict(zip(_MEASURES, values, strict=True))
-        place, lt = (row["file_path"], row["column_id"]), types[row["column_id"]]
-        row_of_role = roles_of.get(place)
-        if row_of_role is None or row["logical_type"] != lt.text or lt.kind not in HASHED:
-            continue
-        sketches_of = (data[row_of_role[r]].as_py() if r in row_of_role else None for r in ("QUANTILES", "MCV"))
-        part = Partial.of_record(row, *sketches_of)
-        if lacks[row["column_id"]] - row_of_role.keys():
+        place = row["file_path"], row["column_id"]
+        lt, roles = wanted_of.get(row["column_id"], (None, set[str]()))
+        row_of_role = roles_of.get(place, {})
+        if lt is None or row["logical_type"] != lt.text or not roles <= row_of_role.keys():
             continue
         rows[place] = at
-        parts[place] = (part, row["bytes_scanned"] or 0)
+        parts[place] = Partial.of_record(row, *_optional(stored["data"], row_of_role)), row["bytes_scanned"] or 0
     found = Known(parts, _unions(whole, tasks, parts, column_ids), columns, stored, rows, roles_of)
     if not (insufficient := _insufficient(found, cut, uncut)):
         return found
@@ -192,6 +179,31 @@ def known(
     for place in [place for place in parts if place[0] in read_again]:
         del parts[place]
     return replace(found, unions=_unions(whole, tasks, parts, column_ids), insufficient=insufficient)
+
+
+def _by_place(sketches: pa.Table) -> tuple[dict[_Place, dict[str, int]], set[_Place]]:
+    """The row of each role of sketches of files; and the places that have a cut one."""
+    roles_of: dict[_Place, dict[str, int]] = {}
+    cut: set[_Place] = set()
+    heads = pc.binary_slice(sketches["data"], 0, file_sketches.HEAD_BYTES).to_pylist()
+    for at, (path, column_id, role) in enumerate(_lists(sketches, ("file_path", "column_id", "role"))):
+        roles_of.setdefault((path, column_id), {})[role] = at
+        if file_sketches.cut_k(role, heads[at]) is not None:
+            cut.add((path, column_id))
+    return roles_of, cut
+
+
+def _complete(columns: pa.Table, engine_ids: Sequence[str]) -> pa.Table:
+    """The rows of files' columns whose results are whole, and equal to those of a scan by these engines."""
+    is_theirs = pc.and_(pc.is_in(columns["engine_id"], pa.array(engine_ids)), is_whole_arrow(columns))
+    is_counted = pc.and_(pc.is_valid(columns["row_count"]), pc.is_valid(columns["null_count"]))
+    return columns.filter(pc.and_(is_theirs, is_counted))
+
+
+def _optional(data: pa.ChunkedArray, row_of_role: Mapping[str, int]) -> Iterator[bytes | None]:
+    """The sketches of quantiles and of frequent values, by the row of each role."""
+    for role in ("QUANTILES", "MCV"):
+        yield data[row_of_role[role]].as_py() if role in row_of_role else None
 
 
 def _insufficient(known: Known, cut: Set[_Place], uncut: Collection[int]) -> frozenset[int]:

@@ -61,6 +61,18 @@ def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 4
     return _svg("histogram", label, width, height, _frame(width, height, 0.0, top) + "".join(marks) + words)
 
 
+def _extent(values: Sequence[float], expected: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis for some values, and for what was expected as far as it is not far beyond them."""
+    low, high = min(values), max(values)
+    room = (high - low) or abs(high) or 1.0
+    low, high = max(min([low, *expected]), low - room), min(max([high, *expected]), high + room)
+    if low > 0 and low > high / 2 and low != high:
+        low -= (high - low) * 0.1  # the axis does not start at zero; its labels show that
+    else:
+        low = min(0.0, low)
+    return low, high if high > low else low + 1.0
+
+
 def line(
     points: Sequence[tuple[str, float | None]],
     label: str,
@@ -81,16 +93,7 @@ def line(
     values = [value for _, value in points if value is not None]
     if not values:
         return ""
-    low, high = min(values), max(values)
-    expected = [bound for band in bands if band is not None for bound in band]
-    room = (high - low) or abs(high) or 1.0
-    low, high = (max(min([low, *expected]), low - room), min(max([high, *expected]), high + room))
-    if low > 0 and low > high / 2 and low != high:
-        low -= (high - low) * 0.1  # the axis does not start at zero; its labels show that
-    else:
-        low = min(0.0, low)
-    if high <= low:
-        high = low + 1.0
+    low, high = _extent(values, [bound for band in bands if band is not None for bound in band])
     inner_width, inner_height = width - LEFT - RIGHT, height - TOP - BOTTOM
     step = inner_width / max(len(points) - 1, 1)
     path, marks, pen = [], [], "M"
@@ -117,14 +120,19 @@ def line(
         dot = f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{title}</title></circle>'
         link = links[place] if links else ""
         marks.append(f'<a href="{_text(link)}" aria-label="{title}">{dot}</a>' if link else dot)
-    ends = [(LEFT, points[0][0], "start")]
-    if len(points) > 1:
-        ends.append((width - RIGHT, points[-1][0], "end"))
-    words = "".join(
-        f'<text x="{x}" y="{height - 6}" text-anchor="{anchor}">{_text(name)}</text>' for x, name, anchor in ends
-    )
+    words = _ends([name for name, _ in points], width, height)
     body = f'{_frame(width, height, low, high)}{shades}<path class="line" d="{" ".join(path)}"/>{"".join(marks)}{words}'
     return _svg("history", label, width, height, body, is_one_image=not links)
+
+
+def _ends(names: Sequence[str], width: int, height: int) -> str:
+    """The labels of the first and the last point below an axis."""
+    ends = [(LEFT, names[0], "start")]
+    if len(names) > 1:
+        ends.append((width - RIGHT, names[-1], "end"))
+    return "".join(
+        f'<text x="{x}" y="{height - 6}" text-anchor="{anchor}">{_text(name)}</text>' for x, name, anchor in ends
+    )
 
 
 def spark(bars: Sequence[Bar], label: str, width: int = 96, height: int = 20) -> str:
