@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -27,7 +28,8 @@ def inspect(connector: Connector, payload: Mapping[str, Any], progress: Progress
         payload: `operation` (`validate`, `names`, `discover`, `metadata`, `row_deletes` or `unique`) and its arguments.
 
     Returns:
-        The findings, as JSON: `namespaces`, `tables`, `unchanged` (namespace and name), `errors`, `lake_mark`, and
+        The findings, as JSON: `seconds` that the look took, `namespaces`, `tables`, `unchanged` (namespace and name),
+        `errors`, `lake_mark`, and
         `unmatched`, the patterns of `include` and `exclude` that match no table, if there are any; `names` of the
         tables and `lake_mark`, or nothing if they are as they were; `document` of `metadata`; the row-level deletes of
         a snapshot as `Connector.row_deletes` returns them; `unique`, true if no live value of a column occurs twice.
@@ -94,7 +96,7 @@ def _discover(
     A table that cannot be read becomes an entry of `errors`; when it is the only one that a caller asked for, the
     error is raised.
     """
-    only = payload["only"]
+    only, started = payload["only"], time.monotonic()
     is_alone = only is not None and len(only) == 1 and not payload.get("batch")
     seen: dict[str, Any] = {"tables": [], "unchanged": [], "errors": []}
     if only is None:
@@ -125,6 +127,7 @@ def _discover(
                 seen["unchanged"].append(of)
             else:
                 seen["tables"].append(table)
+    seen["seconds"] = time.monotonic() - started
     return seen
 
 

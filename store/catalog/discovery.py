@@ -471,7 +471,7 @@ class Discovery:
             execute(
                 connection,
                 "UPDATE tables SET last_error = $error,"
-                " checked_at = CASE WHEN $error IS NULL THEN $now ELSE checked_at END"
+                " checked_at = CASE WHEN $error IS NULL THEN greatest($now, discovered_at) ELSE checked_at END"
                 f" WHERE {among('table_key', keys)}",
                 {"now": at or datetime.now(UTC), "error": error},
                 moved=keys_table(keys),

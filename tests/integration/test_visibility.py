@@ -290,6 +290,10 @@ def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
         "finish_job": [key],
         "finish_jobs": [{"finishes": [key]}],
         "return_leases": [{"lease_tokens": ["t"]}],
+        "changed": [{"tables": [HIDDEN_NAME]}, {"tables": [".".join(SEEN), HIDDEN_NAME]}],
+        "note_costs": [
+            {"costs": [catalog | {"operation": "GET", "reason": "watch", "requests": 1, "bytes": 1}]},
+        ],
         "delete_stats": [{"table": HIDDEN_NAME}],
         "expire": [{"table": HIDDEN_NAME, "dry_run": True}],
         "stats_meta": [{"table": HIDDEN_NAME, "snapshot": VERSION, "target": {"kind": "TABLE"}}],

@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -111,7 +111,7 @@ class Lakes:
         catalog, options = config["catalog"], config["options"]
         with self._database.reading() as cursor:
             same = _check_taken(cursor, config, replace)
-        begun, begun_at = next(self._beginnings), datetime.now(UTC)
+        begun = next(self._beginnings)
         if discover:
             found = self.inspect("discover", config, is_cancelled, **self._scope(catalog if same else None))
         else:
@@ -125,7 +125,7 @@ class Lakes:
             self._vault.set(catalog, options, masked, config["uri"], uri)
             self._catalog.put_connector(connection, catalog, config["format"], uri, masked)
             if discover:
-                lake = {**config, "begun": begun, "begun_at": begun_at}
+                lake = {**config, "begun": begun}
                 tables[:] = self._store_found(connection, lake, found, whole=True, full=True)
 
         self._database.write(run)
@@ -210,8 +210,8 @@ class Lakes:
         return self.store(catalog, config, found, whole=only is None, full=full_rescan)
 
     def _begin(self, catalog: str) -> dict[str, Any]:
-        """The configuration for an inspection that begins now, with its number, `begun`, and its time."""
-        return self.config(catalog) | {"begun": next(self._beginnings), "begun_at": datetime.now(UTC)}
+        """The configuration for an inspection that begins now, with its number, `begun`."""
+        return self.config(catalog) | {"begun": next(self._beginnings)}
 
     def _cheaply(self, catalog: str, only: Sequence[Sequence[str]]) -> dict[str, Any]:
         """Entries of the payload of a look that describes only tables that differ from their marks; of several tables
@@ -364,7 +364,7 @@ class Lakes:
 
     def _submit(self, kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Job:
         """Queues the inspection of a lake."""
-        connector = {name: value for name, value in config.items() if name not in ("begun", "begun_at")}
+        connector = {name: value for name, value in config.items() if name != "begun"}
         payload = {"operation": operation, "connector": connector, **arguments}
         job = Job(kind, payload, catalog=config["catalog"], targets=[operation])
         self._queue.submit([job])
@@ -468,7 +468,7 @@ class Lakes:
         listed: Collection[tuple[str, str]] = (),
     ) -> list[dict[str, Any]]:
         """Stores findings; of tables that an inspection begun later has found meanwhile, only tells what is stored."""
-        catalog, format, begun, at = config["catalog"], config["format"], config["begun"], config["begun_at"]
+        catalog, format, begun, at = config["catalog"], config["format"], config["begun"], _looked_at(found)
         discovery = Discovery(self._catalog)
 
         def is_newest(schema: str, name: str) -> bool:
@@ -565,20 +565,22 @@ class Lakes:
                         catalog, config, listed, False, is_cancelled, **self._cheaply(catalog, listed), reason="capture"
                     )
                     if self._is_as_known(catalog, config["format"], found):
-                        after.callback(self._database.submit, partial(self._note_looked, config=config, only=only))
+                        at = _looked_at(found)
+                        looked = partial(self._note_looked, config=config, only=only, at=at)
+                        after.callback(self._database.submit, looked)
                     else:
                         self.store(catalog, config, found, whole=False)
             yield
 
     def _note_looked(
-        self, connection: Connection, config: Mapping[str, Any], only: Collection[tuple[str, str]]
+        self, connection: Connection, config: Mapping[str, Any], only: Collection[tuple[str, str]], at: datetime
     ) -> None:
         """Records that tables (schema, name) were inspected, and found as they are stored."""
         catalog = config["catalog"]
         self._check_same(catalog, config)
         entries = (self._catalog.find((catalog, schema, name)) for schema, name in only)
         keys = [entry.table_key for entry in entries if entry is not None]
-        Discovery(self._catalog).note_tables(connection, keys, at=config["begun_at"])
+        Discovery(self._catalog).note_tables(connection, keys, at=at)
         self._catalog.note_connector(connection, catalog, None)
         self._note_stored(catalog, only, config["begun"])
 
@@ -612,6 +614,11 @@ def _check_taken(connection: Connection, config: Mapping[str, Any], replace: boo
             hint='choose another name, or replace the lake with "replace": true (connect --replace)',
         )
     return same
+
+
+def _looked_at(found: Mapping[str, Any]) -> datetime:
+    """When the worker began to look, by this server's clock, if its findings have just come."""
+    return datetime.now(UTC) - timedelta(seconds=float(found.get("seconds", 0.0)))
 
 
 def is_of_lake(error: StatflightError) -> bool:
