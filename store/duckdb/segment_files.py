@@ -43,6 +43,7 @@ class SegmentError(StatflightError):
 
     code = "SEGMENT"
     status = "INTERNAL"
+    retryable = False
 
     def __init__(self, name: str, reason: str):
         super().__init__(
@@ -248,6 +249,6 @@ def _signature(stat: os.stat_result) -> _Signature:
 def _unusable(directory: Path, reason: str) -> InvalidArgument:
     return InvalidArgument(
         f'segments: "{directory}" cannot be used: {reason}',
-        code="SEGMENTS",
+        code="DATABASE",
         hint="name a directory of this server alone, which it may write",
     )
