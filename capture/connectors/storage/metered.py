@@ -1,7 +1,7 @@
 """File systems of object stores that count the requests they make (`requests.py`).
 
 pyarrow's own file systems make their requests in C++, out of sight, but a fixed number for each call;
-`tests/capture/connectors/storage/test_metered.py` compares the counts with those of a store. Requests that the library
+`tests/integration/test_look_costs.py` compares the counts with those of a store. Requests that the library
 repeats after an error are not counted.
 """
 

@@ -102,8 +102,10 @@ class Scanner:
             caller=None if principal.sees_all else principal,
         )
         if request.snapshot in (None, CURRENT):
-            keys = self.catalog.unsure()
-            scope = replace(scope, failing=keys if scope.keys is None else keys.intersection(scope.keys))
+            failing, over = self.catalog.committed.failing, self.catalog.deadlines.over()
+            if scope.keys is not None:
+                failing, over = failing.intersection(scope.keys), over.intersection(scope.keys)
+            scope = replace(scope, failing=failing, overdue=over - failing)
         if request.snapshot is None:
             return scope
         pin = None if only is None else self._pin(request, only)
@@ -279,7 +281,8 @@ class Scanner:
             return _empty(request)
         snapshot = None
         if request.snapshot in (None, CURRENT) and self.catalog.is_unsure(table):
-            return None if request.allow_stale or request.snapshot is None else _empty(request)
+            is_answered = request.allow_stale or request.snapshot is None or not table.failing
+            return None if is_answered else _empty(request)
         if request.snapshot is not None:
             snapshot = self._pin(request, table)
             if snapshot is None:

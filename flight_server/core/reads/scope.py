@@ -25,6 +25,7 @@ class ReadScope:
         only: The table, if the scope has exactly one.
         is_limited: True if any table limits how old an inherited distribution may be.
         failing: Keys of the tables that cannot be inspected or read; their rows are STALE at the current snapshot.
+        overdue: Keys of the tables of which it is not known whether they have changed since; their rows are not EXACT.
         any_dropped: True if any table is dropped; rows of dropped tables are not served.
         caller: The caller, if it is limited to some tables; None for one who sees all.
         epoch: Epoch (`TableVersions.steady`) at which the requested snapshots are the current ones; None if they are
@@ -40,6 +41,7 @@ class ReadScope:
     any_dropped: bool = True
     is_limited: bool = True
     failing: frozenset[int] = frozenset()
+    overdue: frozenset[int] = frozenset()
     epoch: int | None = None
     caller: Principal | None = None
 

@@ -61,8 +61,25 @@ def stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None = None)
         flight: A flight of `STORED`.
         used: The columns used by the query; None for all.
     """
-    source = _stats_source(flight, scope, used)
-    return _without_trust(source, scope) if scope.failing else source
+    source = _stats_source(flight, scope, None if scope.overdue else used)
+    source = _without_trust(source, scope) if scope.failing else source
+    return _without_exactness(source, scope) if scope.overdue else source
+
+
+def _without_exactness(source: FlightSource, scope: ReadScope) -> FlightSource:
+    """The source with EXACT rows of tables that may have changed since the last look as STALE."""
+    overdue = f"s.table_key IN ({', '.join(map(str, sorted(scope.overdue)))})"
+    labels = {name: sql for name, sql in source.columns.items() if name in ("freshness", "distribution_freshness")}
+    if not (scope.allow_stale or scope.is_stored):
+        is_exact = f"coalesce({labels['freshness']} = '{EXACT}', false)"
+        source.where = f"({source.where}) AND NOT ({overdue} AND {is_exact})"
+    columns = {
+        name: f"CASE WHEN {overdue} AND {sql} = '{EXACT}' THEN '{STALE}' ELSE {sql} END" for name, sql in labels.items()
+    }
+    if (usable := source.columns.get("usable_for")) is not None:
+        columns["usable_for"] = f"CASE WHEN {overdue} THEN '{PLANNING}' ELSE {usable} END"
+    source.columns = dict(source.columns) | columns
+    return source
 
 
 def _without_trust(source: FlightSource, scope: ReadScope) -> FlightSource:

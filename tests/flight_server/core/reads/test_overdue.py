@@ -1,0 +1,83 @@
+"""Labels of tables at which the next look is overdue."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from flight_server.core.app import App
+from store.catalog.deadlines import Deadlines
+from store.model.targets import Target
+from tests.flight_server.serving import app_in, put, read, rows
+
+CURRENT, STORED, STALE_TOO = {"snapshot": "current"}, {}, {"snapshot": "current", "allow_stale": True}
+OVERDUE = "sometimes"
+
+
+@pytest.fixture
+def app() -> Iterator[App]:
+    with app_in() as app:
+        for name in (OVERDUE, "never"):
+            put(app, rows(name, 1, range(1, 4)))
+        app.catalog.deadlines.set_intervals({app.catalog.get(f"lake.s.{OVERDUE}").table_key: 60.0})
+        yield app
+
+
+def labels(app: App, fields: dict, **more: object) -> dict[str, set[tuple[str, str]]]:
+    """Table → freshness and usability of its rows."""
+    columns = ["table_name", "freshness", "usable_for"]
+    found = read(app, json.dumps({"table": "stats.columns", "columns": columns, **fields, **more}).encode())
+    told: dict[str, set[tuple[str, str]]] = {}
+    for row in found.to_pylist():
+        told.setdefault(row["table_name"], set()).add((row["freshness"], row["usable_for"]))
+    return told
+
+
+@pytest.mark.parametrize("where", [None, OVERDUE], ids=["all tables", "one"])
+@pytest.mark.parametrize("fields", [STORED, STALE_TOO], ids=["stored", "current"])
+def test_nothing_is_exact_once_a_look_is_overdue(app, fields, where):
+    names = {} if where is None else {"table_catalog": "lake", "table_schema": "s", "table_name": where}
+    predicates = [{"column": name, "op": "EQ", "values": [text]} for name, text in names.items()]
+    for _ in range(3):  # from the database, then from a cache
+        assert labels(app, fields, predicates=predicates)[OVERDUE] == {("STALE", "PLANNING")}
+    if where is None:
+        assert {label for label, _ in labels(app, fields)["never"]} == {"EXACT"}
+
+
+def test_readers_that_take_nothing_stale_get_nothing(app):
+    assert set(labels(app, CURRENT)) == {"never"}
+
+
+def test_a_look_makes_it_exact_again_at_once(app):
+    key = app.catalog.get(f"lake.s.{OVERDUE}").table_key
+    assert labels(app, STORED)[OVERDUE] == {("STALE", "PLANNING")}
+    app.catalog.deadlines.load([(key, 1e12, 60.0)])
+    assert {label for label, _ in labels(app, STORED)[OVERDUE]} == {"EXACT"}
+
+
+def test_no_record_of_an_overdue_table_answers_resolve(app):
+    table = app.catalog.get(f"lake.s.{OVERDUE}")
+    wanted = [(table.table_key, 1, Target.column(1))]
+    assert app.records.find(wanted) == [None]
+    app.catalog.deadlines.load([(table.table_key, 1e12, 60.0)])
+    assert app.records.find(wanted)[0] is not None
+    app.catalog.deadlines.load([(table.table_key, 0.0, 60.0)])
+    assert app.records.find(wanted) == [None]
+
+
+def test_deadlines_follow_looks_once_they_are_committed():
+    from datetime import UTC, datetime
+
+    now = itertools.count(1000)
+    deadlines = Deadlines(lambda: float(next(now)))
+    deadlines.load([(1, 990.0, 5.0), (2, 990.0, None), (3, None, 5.0)])
+    assert deadlines.over() == {1, 3} and not deadlines.is_over(2)
+    deadlines.check([1, 3], datetime.fromtimestamp(1e6, UTC))
+    assert deadlines.is_over(1)
+    deadlines.publish()
+    assert deadlines.over() == frozenset() and not deadlines.is_over(3)
+    assert deadlines.differing({1: 5.0, 2: 7.0, 3: None}) == {2: 7.0, 3: None}
+    assert deadlines.unlimited([1, 2, 3]) == [2]
