@@ -233,6 +233,7 @@ NAMES_FORMATS = (
     "flight_server/faces/present/demo.py",  # makes a lake of each format
     "flight_server/faces/present/doctor.py",  # names the libraries of each
     "flight_server/faces/present/reader_code.py",  # writes calls of the engines' own readers
+    "flight_server/faces/web/engines.py",  # writes what to paste into engines, which differs by format
 )
 
 

@@ -18,7 +18,7 @@ from flight_server.core.views import numbers, relationships, shapes, table_summa
 from flight_server.faces.present import charts
 from flight_server.faces.present.render import plain, text_of
 from flight_server.faces.present.text import harmless
-from flight_server.faces.web import data
+from flight_server.faces.web import data, engines
 from store.model.figures import interval_of_ndv, null_share
 from store.model.names import split_name
 from store.model.statistics import SIDES, exactness
@@ -59,6 +59,8 @@ def environment() -> Environment:
         "commit_line": _commit_line,
         "null_line": _null_line,
         "cell": _cell,
+        "lines": _lines,
+        "recipes": engines.recipes,
         "breakable": _breakable,
         "partition": _partition,
         "attribute": _attribute,
@@ -123,6 +125,10 @@ ICON = (
 def _value(value: Any) -> str:
     text = harmless(value if isinstance(value, str) else text_of(value))
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(harmless, text.splitlines()))
 
 
 def label(row: Row) -> str:

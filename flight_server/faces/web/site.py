@@ -59,6 +59,8 @@ _STATUS: Final = {
 }
 
 
+_CATALOG: Final = "/iceberg"
+"""Path of the catalog that engines may be pointed at, if a part serves it."""
 _LISTS: Final[dict[str, tuple[str, Callable[[LocalReader], list[dict[str, Any]]], str]]] = {
     "checks": ("Checks", overview.checks, "The newest result of each rule of `serve --checks`, the worst first."),
     "changes": ("Changes", overview.changes, "Differences of each captured snapshot from the one before."),
@@ -88,6 +90,7 @@ class Site:
     ):
         self._app, self._guard, self._secure = app, guard, settings.tls_cert is not None
         self._select = select
+        self._catalog_path = _CATALOG if _CATALOG in (mounts or {}) else ""
         self._sessions = Sessions()
         self._threads: CapacityLimiter | None = None  # made in the event loop that it limits
         self._under_way = 0
@@ -150,6 +153,8 @@ class Site:
         at = _parameter(request, "snapshot")
         snapshot = int(at) if at.removeprefix("-").isdecimal() and len(at) < 21 else "current"
         urls = LiveUrls("/table", {"name": name, "snapshot": "" if snapshot == "current" else at})
+        if self._catalog_path:
+            urls.catalog = f"{str(request.base_url).rstrip('/')}{self._catalog_path}"
         return self._answer(
             request, "table.html", urls, lambda reader: data.table(reader, name, asked, snapshot), "/table.json", asked
         )

@@ -14,6 +14,9 @@ from flight_server.faces.web.data import Asked
 class LiveUrls:
     """Addresses on the server. Names are parameters, because a path cannot hold every name.
 
+    Attributes:
+        catalog: The whole address of the Iceberg catalog of the same server; empty if it has none.
+
     Args:
         fixed: Parameters of `path` that other orders and pages keep.
     """
@@ -22,6 +25,7 @@ class LiveUrls:
 
     def __init__(self, path: str = "/", fixed: Mapping[str, str] | None = None):
         self._path, self._fixed = path, dict(fixed or {})
+        self.catalog = ""
 
     def style(self) -> str:
         """The style sheet."""
@@ -94,6 +98,7 @@ class FileUrls:
     """Addresses within a directory of files."""
 
     is_live, has_index = False, True
+    catalog = ""
 
     def style(self) -> str:
         """The style sheet."""
