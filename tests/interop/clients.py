@@ -15,6 +15,7 @@ from tests.flight_server.live_server import LiveServer, serving
 
 HERE = Path(__file__).parent
 _DOCUMENT = Path(flight_server.__file__).with_name("CLIENTS.md").read_text(encoding="utf-8")
+DOOR = "http://127.0.0.1:8816/iceberg"  # the catalog's address in the document
 _KEY = {"table_catalog": "lake", "table_schema": "sales", "table_name": "orders", "snapshot_id": 1}
 _CAPTURED = datetime(2026, 5, 1, 12, 30, tzinfo=UTC)
 

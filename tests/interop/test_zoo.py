@@ -6,13 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.flight_server.live_server import LiveServer, serving
-from tests.interop.clients import HERE
+from tests.interop.clients import HERE, block
 from tests.interop.java import jars
 from tests.interop.processes import downloaded, require
 from tests.interop.questions import Asked, captured, questions, told, wrong
@@ -57,7 +57,7 @@ def output(asked: Sequence[Asked], command: Sequence[str | Path], folder: Path, 
     return done.stdout
 
 
-def python_with(folder: Path, packages: Sequence[str]) -> Path:
+def python_with(folder: Path, packages: Collection[str]) -> Path:
     """A Python with packages; the test is skipped where they cannot be had."""
     uv = require(str(Path(sys.executable).with_name("uv")))
     downloaded("Python", [uv, "venv", "-q", "--python", sys.executable, folder])
@@ -80,6 +80,23 @@ def test_ibis_answers_what_is_an_expression(server, asked, tmp_path):
     found = wrong(asked, output(asked, [python, ZOO / "by_ibis.py", server.uri], tmp_path, PYTHONPATH=path))
     assert {name: answer for name, answer in found.items() if answer is not None} == {}
     assert len(found) == NO_EXPRESSION and len(asked) - len(found) >= 20
+
+
+def test_blocks_of_the_clients_page_run(server, asked, tmp_path):
+    python = python_with(tmp_path / "python", {package for packages in PACKAGES.values() for package in packages})
+    program = "\n".join(
+        [
+            "import warnings; warnings.simplefilter('ignore')",
+            "from adbc_driver_flightsql import dbapi",
+            f"connection = dbapi.connect({server.uri!r}, autocommit=True)",
+            block("python sqlalchemy").replace("127.0.0.1:8815", server.uri.partition("://")[2]),
+            "with engine.connect() as by_sqlalchemy: print(len(by_sqlalchemy.execute(large).fetchall()))",
+            block("python ibis"),
+            "with connection, connection.cursor() as cursor: print(len(cursor.execute(str(sql)).fetchall()))",
+        ]
+    )
+    found = output([], [python, "-c", program.replace("ndv > 100", "ndv > 50")], tmp_path)
+    assert found.split() == ["3", "3"]  # the column `id` in each format
 
 
 def test_adbc_in_go_answers_all(server, asked, tmp_path):

@@ -41,7 +41,7 @@ def test_blocks_run_in_order(tmp_path, monkeypatch):
             exec(compile("\n" * line + here, "CLIENTS.md", "exec"), names)
         names["client"].close()
         names["server"].close()
-    assert len(BLOCKS) == 10
+    assert len(BLOCKS) == 12
 
 
 def test_links_point_to_sections():
