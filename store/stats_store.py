@@ -30,6 +30,7 @@ from store.catalog.changes import one_place
 from store.catalog.column_ids import ColumnNames
 from store.catalog.deletion import delete_records
 from store.duckdb.arrow_sql import query
+from store.duckdb.commit_log import Applied
 from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, stored_columns
 from store.history.content_hash import content_hash
@@ -67,6 +68,7 @@ class DuckDBStatsStore(StatsStore):
         self.require_registered_tables = require_registered_tables
         self.columns = ColumnNames(catalog)
         self._generation, self._numbering = 0, threading.Lock()
+        database.on_apply.append(self._applied)
 
     @classmethod
     def open(cls, path: str | Path) -> DuckDBStatsStore:
@@ -359,6 +361,13 @@ class DuckDBStatsStore(StatsStore):
             first = max(self._generation + 1, time.time_ns() // 1000)
             self._generation = first + count - 1
             return first
+
+    def _applied(self, _: Connection, applied: Applied) -> None:
+        """Numbers the puts to come after those of others, whose clock may be ahead."""
+        for rows in applied.rows.values():
+            if "generation" in rows.column_names and (newest := pc.max(rows["generation"]).as_py()) is not None:
+                with self._numbering:
+                    self._generation = max(self._generation, abs(newest))
 
     # Reading single records.
 

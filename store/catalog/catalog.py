@@ -18,6 +18,8 @@ from store.catalog.changes import Changes
 from store.catalog.deadlines import Deadlines
 from store.catalog.publications import Publications
 from store.catalog.snapshots import SnapshotRegistry
+from store.duckdb.arrow_sql import LITERALS, among
+from store.duckdb.commit_log import Applied
 from store.duckdb.database import Connection, Database, insert_rows
 from store.history.presence import Presence
 from store.history.spans import Spans
@@ -25,6 +27,8 @@ from store.model.catalog_entries import EXTERNAL, Entries, SnapshotEntry, TableE
 from store.model.errors import InvalidArgument, NotFound, nearest
 from store.model.names import dotted_name, readings, table_uuid
 
+_INSPECTED: Final = ("tables", "snapshots", "schemas", "table_columns", "column_ids", "table_constraints", "identities")
+"""Tables of the database that inspections store, and of which digests tell whether they have to."""
 _UNKNOWN: Final = object()  # value of a column that entries do not have
 
 
@@ -32,6 +36,15 @@ def ids_by_name(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
     """The ids of a table's columns from its rows of `column_ids`, as `Catalog.column_ids` returns them."""
     ids = dict(rows)
     return {dotted_name(key): id for key, id in ids.items() if '"' in key} | ids
+
+
+def _entries(connection: Connection, where: str = "true") -> list[TableEntry]:
+    """The stored entries of tables that meet a condition."""
+    rows = connection.execute(
+        "SELECT table_key, table_catalog, table_schema, table_name, table_id, format, location,"
+        f" current_snapshot_id, dropped, last_error, capture_error, max_snapshots_behind FROM tables WHERE {where}"
+    ).fetchall()
+    return [TableEntry(*row) for row in rows]
 
 
 class Catalog(Publications, SnapshotRegistry):
@@ -64,6 +77,7 @@ class Catalog(Publications, SnapshotRegistry):
         database.on_rollback.append(self.spans.clear)
         database.before_commit.append(self.spans.update)
         database.on_commit.append(self._publish)
+        database.on_apply.append(self._applied)
 
     # Reading, from memory.
 
@@ -74,11 +88,7 @@ class Catalog(Publications, SnapshotRegistry):
 
     def read_entries(self, connection: Connection) -> None:
         """Reads all entries from the database; readers see them with the next commit."""
-        rows = connection.execute(
-            "SELECT table_key, table_catalog, table_schema, table_name, table_id, format, location,"
-            " current_snapshot_id, dropped, last_error, capture_error, max_snapshots_behind FROM tables"
-        ).fetchall()
-        entries = [TableEntry(*row) for row in rows]
+        entries = _entries(connection)
         self.uncommitted = Entries(
             {entry.name: entry for entry in entries if not entry.dropped}, {entry.table_key: entry for entry in entries}
         )
@@ -91,6 +101,38 @@ class Catalog(Publications, SnapshotRegistry):
         self.state_digests.clear()
         self.forget_places()
         self._has_connector_changed = True
+
+    def _applied(self, connection: Connection, applied: Applied) -> None:
+        """Reads what others have changed."""
+        for key in applied.outlived:
+            self.lives[key] += 1
+        self._has_connector_changed |= "connectors" in applied.rows or "connectors" in applied.keys
+        changed = set[int]().union(*(applied.keys.get(table, ()) for table in _INSPECTED))
+        staged = applied.rows.get("staged_listings")
+        if applied.is_whole or len(changed) > LITERALS or staged is not None:
+            self.read_entries(connection)
+            return
+        for key in changed:
+            self.description_digests.pop(key, None)
+            self.state_digests.pop(key, None)
+        if applied.keys.get("snapshots"):
+            self.forget_places()
+        if keys := applied.keys.get("tables"):
+            found = {entry.table_key: entry for entry in _entries(connection, among("table_key", keys))}
+            for key in keys:
+                self._replace_entry(key, found.get(key))
+
+    def _replace_entry(self, key: int, entry: TableEntry | None) -> None:
+        """Makes an entry that is stored visible; None removes it."""
+        draft, self._changed = self.uncommitted, True
+        old = draft.by_key.pop(key, None)
+        if old is not None and draft.by_name.get(old.name) == old:
+            del draft.by_name[old.name]
+        if entry is not None:
+            draft.by_key[key] = entry
+            self._next_key = max(self._next_key, key + 1)
+            if not entry.dropped:
+                draft.by_name[entry.name] = entry
 
     def _publish(self) -> None:
         """Makes committed entries visible to readers, after the rows of their snapshots are visible."""
@@ -348,6 +390,11 @@ class Catalog(Publications, SnapshotRegistry):
             self.set_entry(entry)
             self.changes.registered(entry)
         return entries
+
+    def outlive(self, table_key: int) -> None:
+        """Begins another life of a table: what is being captured of it is captured again."""
+        self.lives[table_key] += 1
+        self.database.outlive(table_key)
 
     def reserve_key(self) -> int:
         """The key of a table to come; called inside of a write."""

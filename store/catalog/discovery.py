@@ -259,7 +259,7 @@ class Discovery:
             if change is not None:
                 entry = self._catalog.uncommitted.by_key[key]
                 follow(connection, self._catalog, entry, snapshot_id, change, is_current=is_current)
-                self._catalog.lives[key] += 1
+                self._catalog.outlive(key)
             elif is_current:
                 self._delete(connection, key, snapshot_id)
             if is_current:
@@ -401,7 +401,7 @@ class Discovery:
     def _delete(self, connection: Connection, key: int, snapshot_id: int | None = None) -> None:
         """Deletes the statistics of a table, or of one snapshot; captures that run meanwhile are made again."""
         delete_records(connection, self._catalog, self._catalog.uncommitted.by_key[key], snapshot_id)
-        self._catalog.lives[key] += 1
+        self._catalog.outlive(key)
 
     def _store_snapshots(
         self,

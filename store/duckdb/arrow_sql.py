@@ -38,7 +38,12 @@ def execute(connection: Connection, sql: str, given: Given | None = None, **tabl
 def query(connection: Connection, sql: str, given: Given | None = None, **tables: pa.Table) -> pa.Table:
     """The rows of a query; the arguments are those of `execute`."""
     _arrow_1, _arrow_2, _arrow_3 = _three(tables)
-    return connection.execute(_named(sql, tables), given).to_arrow_table()  # `sql` would parse and bind it twice
+    return answer_of(connection.execute(_named(sql, tables), given))  # `sql` would parse and bind it twice
+
+
+def answer_of(executed: Connection) -> pa.Table:
+    """The rows of the statement that a connection has run."""
+    return executed.to_arrow_table()
 
 
 def _three(tables: Mapping[str, pa.Table]) -> tuple[pa.Table | None, pa.Table | None, pa.Table | None]:

@@ -25,6 +25,7 @@ import duckdb
 
 from store.duckdb import segments
 from store.duckdb.backup import check_target, copy_files, settle, unwritable, wal
+from store.duckdb.commit_log import Applied, CommitLog
 from store.duckdb.database_files import CHECKPOINT_BYTES, DatabaseFiles
 from store.duckdb.file_lock import FileLock
 from store.duckdb.layout import Connection, insert_rows
@@ -74,8 +75,11 @@ class Database:
         self.guards: list[Callable[[], None]] = []  # called before each transaction; raise to refuse it
         self.acknowledge: Callable[[Acknowledgement], None] = _at_once
         self.before_commit: list[Callable[[Connection, AbstractSet[int]], None]] = []  # get the keys of touched tables
+        self.log = CommitLog()
+        self.on_apply: list[Callable[[Connection, Applied], None]] = []  # called inside of the transaction that applies
         self.versions = TableVersions()
         self._touched: set[int] = set()  # by the running transaction; used by the writer's thread only
+        self._outlived: set[int] = set()  # likewise
         self._writer = self._root.cursor()
         self._running: Sequence[_Item] = ()  # writes that an interrupt would end
         self._interrupting = threading.Lock()
@@ -208,6 +212,35 @@ class Database:
         """True if the running transaction has changed rows of a table; called inside of a write."""
         return table_key in self._touched
 
+    def outlive(self, table_key: int) -> None:
+        """Marks a table as another one than before, of which nothing is stored that is being captured; called inside
+        of a write."""
+        self._outlived.add(table_key)
+
+    def apply(self, connection: Connection, change: Callable[[Connection], Applied]) -> None:
+        """Stores what others have committed, as one transaction; called in the writer's thread, between its writes.
+
+        Args:
+            change: Stores it, and says what has changed.
+        """
+        applied = Applied()
+        connection.execute("BEGIN")
+        try:
+            applied = change(connection)
+            for hook in self.on_apply:
+                hook(connection, applied)
+            self.versions.begin(applied.touched)
+            connection.execute("COMMIT")
+        except BaseException as error:
+            self._roll_back(connection, error)
+            self.versions.note(applied.touched)
+            raise
+        for callback in self.on_commit:
+            callback()
+        if applied.is_whole:
+            self.versions.renew()
+        self.versions.note(applied.touched)
+
     def backup(self, path: str | Path) -> int:
         """Writes a consistent copy of the database to a new file. Reads continue; writes wait until the file is copied.
 
@@ -311,7 +344,7 @@ class Database:
     def _commit(self, connection: Connection, group: Sequence[_Item]) -> None:
         if not group:
             return
-        self._touched = set()
+        is_common = True  # an error would be that of all writes of the group
         try:
             if self.is_invalidated:
                 raise ShuttingDown(self.trouble())
@@ -319,45 +352,66 @@ class Database:
                 guard()
             if self._files is not None:
                 self._files.check()
+            given = self.log.begin(connection)
+            is_common = False
+            self._touched, self._outlived = set(), set()
             _refuse_unwanted(group)
             self._set_running(group)
             connection.execute("BEGIN")
-            results = [item.function(connection) for item in group]
+            results = [item.function(given) for item in group]
             for prepare in self.before_commit:
                 _refuse_unwanted(group)
-                prepare(connection, self._touched)
+                prepare(given, self._touched)
             self._set_running(())
             _refuse_unwanted(group)
+            is_common = True
+            is_common = self.log.record(self._touched, self._outlived)
             self.versions.begin(self._touched)
             connection.execute("COMMIT")
+            self.log.ended(is_committed=True)
             if self._files is not None:
                 self._files.committed()
         except BaseException as error:
             self._set_running(())
-            if isinstance(error, duckdb.InterruptException) or _is_unwanted(group):
+            if not is_common and (isinstance(error, duckdb.InterruptException) or _is_unwanted(group)):
                 error = Cancelled(_CANCELLED)
-            if isinstance(error, duckdb.FatalException):
-                self.is_invalidated = True
-            if self._files is not None:
-                error = self._files.refusal(error)
-            with contextlib.suppress(duckdb.Error):
-                connection.execute("ROLLBACK")
-            if _is_corrupt(error):
-                self._invalidate(connection, error)
-                error = ShuttingDown(self.trouble())
-            for hook in self.on_rollback if not self.is_invalidated else ():  # nothing can be read any more
-                hook(connection)
+            error = self._roll_back(connection, error)
+            self.log.ended(is_committed=False)
             self.versions.note(self._touched)  # the commit itself may have failed
-            if len(group) == 1:
-                group[0].future.set_exception(error)
-            else:  # each on its own, so that only the failing one raises
-                for item in group:
-                    self._commit(connection, [item])
+            self._fail(connection, group, error, is_common=is_common)
             return
         for callback in self.on_commit:
             callback()
         self.versions.note(self._touched)  # after the rows are visible, before any caller continues
         self.acknowledge(lambda error: _settle(group, results, error))
+
+    def _roll_back(self, connection: Connection, error: BaseException) -> BaseException:
+        """Ends a transaction that has failed; returns the error to tell."""
+        if isinstance(error, duckdb.FatalException):
+            self.is_invalidated = True
+        if self._files is not None:
+            error = self._files.refusal(error)
+        with contextlib.suppress(duckdb.Error):
+            connection.execute("ROLLBACK")
+        if _is_corrupt(error):
+            self._invalidate(connection, error)
+            error = ShuttingDown(self.trouble())
+        for hook in self.on_rollback if not self.is_invalidated else ():  # nothing can be read any more
+            hook(connection)
+        return error
+
+    def _fail(self, connection: Connection, group: Sequence[_Item], error: BaseException, *, is_common: bool) -> None:
+        """Tells the callers of a group the error, or runs each write on its own, so that only the failing one raises.
+
+        Args:
+            is_common: The error is not one of the writes.
+        """
+        if len(group) > 1 and not is_common:
+            for item in group:
+                self._commit(connection, [item])
+            return
+        for item in group:
+            item.future.set_exception(error)
 
     def _resolve(self, connection: Connection, item: _Item) -> None:
         try:

@@ -102,7 +102,7 @@ CREATE TABLE idempotency (key VARCHAR, content_hash VARCHAR, answer VARCHAR, sto
 CREATE TABLE jobs (job_id VARCHAR, state VARCHAR, table_key BIGINT, table_catalog VARCHAR, table_schema VARCHAR,
     table_name VARCHAR, snapshot VARCHAR, mode VARCHAR, targets VARCHAR, request VARCHAR, dedupe VARCHAR,
     attempts BIGINT, priority BIGINT, queued_at TIMESTAMPTZ, started_at TIMESTAMPTZ, finished_at TIMESTAMPTZ,
-    not_before TIMESTAMPTZ, progress DOUBLE, degraded BOOLEAN, stats_processed BIGINT, message VARCHAR);
+    not_before TIMESTAMPTZ, progress DOUBLE, degraded BOOLEAN, stats_processed BIGINT, message VARCHAR, holder VARCHAR);
 CREATE TABLE capture_decisions (decided_at TIMESTAMPTZ, correlation_id VARCHAR, table_key BIGINT,
     table_catalog VARCHAR, table_schema VARCHAR, table_name VARCHAR, snapshot_id BIGINT, target_kind VARCHAR,
     storage_id VARCHAR, outcome VARCHAR, engine_id VARCHAR, detail VARCHAR, elapsed_ms DOUBLE);

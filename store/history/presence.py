@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from store.duckdb.commit_log import Applied
 from store.duckdb.database import Database
 from store.duckdb.layout import BY_SNAPSHOT, Connection, parts
 
 STAGED: Final = "staged_listings"
+_LISTINGS: Final = "file_snapshots"
+_TABLES: Final = {flight: parts(flight) for flight in BY_SNAPSHOT} | {STAGED: (STAGED,)}
 _SOURCES = [
     "SELECT family, table_key FROM file_snapshots",
     "SELECT family, table_key FROM staged_listings",
@@ -30,6 +33,7 @@ class Presence:
         with database.reading() as cursor:
             self.load(cursor)
         database.on_replace.append(self.load)
+        database.on_apply.append(self._applied)
 
     def load(self, connection: Connection) -> None:
         """Reads the tables that have rows again."""
@@ -37,6 +41,17 @@ class Presence:
         for family, key in connection.execute(" UNION ".join(_SOURCES)).fetchall():
             keys.setdefault(family, set()).add(key)
         self._keys = keys
+
+    def _applied(self, connection: Connection, applied: Applied) -> None:
+        """Registers what others have stored."""
+        if applied.is_whole:
+            self.load(connection)
+        for family, tables in _TABLES.items():
+            self.add(family, {key for table in tables for key in applied.keys.get(table, ())})
+        for table, rows in applied.rows.items():
+            if table in (_LISTINGS, STAGED):
+                for row in rows.select(["family", "table_key"]).to_pylist():
+                    self.add(row["family"], [row["table_key"]])
 
     def has_any(self, family: str, table_keys: Collection[int]) -> bool:
         """True if any of these tables may have rows of a family."""

@@ -24,6 +24,7 @@ from flight_server.core.control.watched import Watched
 from store.catalog import capture_facts
 from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
+from store.duckdb.commit_log import Applied
 from store.duckdb.database import Connection, Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import (
@@ -68,6 +69,14 @@ class Lakes:
         self._marks = Marks()
         self._stored: dict[tuple[str, ...], int] = {}
         """(catalog,), or (catalog, schema, name) → beginning of the newest inspection whose findings are stored."""
+        database.on_apply.append(self._applied)
+
+    def _applied(self, _: Connection, applied: Applied) -> None:
+        """Lets what other servers have stored of tables be newer than the findings of inspections that run."""
+        known, begun = self._catalog.uncommitted.by_key, next(self._beginnings)
+        for key in applied.keys.get("tables", set()) | applied.keys.get("snapshots", set()):
+            if key in known and known[key].format != EXTERNAL:
+                self._stored[known[key].name] = begun
 
     # Connectors.
 
