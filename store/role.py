@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from store.model.errors import ResourceExhausted, StatflightError
@@ -34,6 +34,8 @@ class Role:
         failures: Number of failed attempts to reach the replica.
         successor: The role that this one ends in, once it has.
         over: Why the server must end, and what to do; empty if it need not.
+        holder: Name of the server among those that share its store; None for one alone.
+        shares_secrets: True if the store keeps the secrets of connectors for all of its servers.
     """
 
     name = "ALONE"
@@ -42,6 +44,13 @@ class Role:
     failures = 0
     successor: Role | None = None
     over = ""
+    holder: str | None = None
+    shares_secrets = False
+
+    @property
+    def keeps_house(self) -> bool:
+        """True if this server does the periodic work on the store, which one server does for all."""
+        return True
 
     @property
     def may_write(self) -> bool:
@@ -88,6 +97,33 @@ class Role:
                 hint="read at the writer, or allow more",
                 params={"lag_ms": lag},
             )
+
+    def check_read(self, max_lag_ms: int | None, min_generation: int | None) -> None:  # noqa: ARG002
+        """Waits for a commit that a read is to see, where others write too, and refuses it if it cannot be served.
+
+        Args:
+            max_lag_ms: Greatest age of the rows, as for `check_lag`.
+            min_generation: Number of the commit; None for none.
+
+        Raises:
+            Lagging: The rows served are older.
+        """
+        self.check_lag(max_lag_ms)
+
+    def gone(self, holders: Collection[str | None]) -> Collection[str | None]:
+        """The servers that hold jobs and will not end them.
+
+        Args:
+            holders: Names of servers besides this one.
+        """
+        return holders
+
+    def read_secrets(self, catalog: str) -> str | None:  # noqa: ARG002
+        """The secrets of a connector that the store keeps, as JSON; None if there are none."""
+        return None
+
+    def write_secrets(self, catalog: str, secrets: str | None) -> None:
+        """Has the store keep the secrets of a connector, or remove them, with the write that runs."""
 
     def consistently(self, read: Callable[[], T], discard: Callable[[T], None]) -> tuple[T, int | None]:  # noqa: ARG002
         """Runs a read of which all parts see one generation.

@@ -1,8 +1,9 @@
 """The durable jobs: states, deduplication, order, retries with backoff. `core/control/job_queue.py` leases them.
 
 A job is QUEUED, then RUNNING under a lease, then SUCCEEDED, FAILED or CANCELLED; between two tries it is WAITING, and
-CANCELLING until its worker has noticed a cancellation. One job per table runs at a time. Leases are in memory: a start
-of the server gives back all jobs that were running.
+CANCELLING until its worker has noticed a cancellation. One job per table runs at a time. Leases are in the memory of
+the server that holds the job: its start gives back those that it held before, and what a server held that is gone is
+given back by another.
 
 Jobs are leased in the order of queueing time plus priority in seconds: a light job (priority 0) overtakes scans queued
 up to half a minute before it, and no job waits for ever.
@@ -11,13 +12,14 @@ up to half a minute before it, and no job waits for ever.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from store.duckdb.commit_log import Applied
 from store.duckdb.database import Connection, Database, insert_rows
 from store.model.catalog_entries import TableEntry
-from store.model.errors import NotFound
+from store.model.errors import Conflict, NotFound
 from store.queue.jobs import MAX_ATTEMPTS, Job, as_json, backoff, digest_of
 
 ACTIVE: Final = ("QUEUED", "RUNNING", "WAITING", "CANCELLING")
@@ -43,6 +45,7 @@ _COLUMNS: Final = (
     "message",
 )
 _CHOSEN: Final = "job_id IN (SELECT unnest(?::VARCHAR[]))"
+_HELD: Final = "state IN ('RUNNING', 'CANCELLING')"
 
 
 class Tried(NamedTuple):
@@ -82,17 +85,27 @@ class JobStore:
 
     Args:
         now: Clock, in UTC; None for the system's.
+        holder: Name of this server among those of one store; None for one alone.
     """
 
     def __init__(
-        self, database: Database, table_of: Callable[[int], TableEntry], now: Callable[[], datetime] | None = None
+        self,
+        database: Database,
+        table_of: Callable[[int], TableEntry],
+        now: Callable[[], datetime] | None = None,
+        holder: str | None = None,
     ):
         self.now = now or (lambda: datetime.now(UTC))
-        self.database, self._table_of = database, table_of
+        self.database, self._table_of, self._holder = database, table_of, holder
         self._has_queued = False  # True if the running transaction has queued a job
         self._commits = 0  # number of commits that queued a job
         self._idle: dict[int, tuple[int, datetime]] = {}  # greatest priority → commit at which no job was ready, until
         database.on_commit.append(self._committed)
+        database.on_apply.append(self._applied)
+
+    def _applied(self, _: Connection, applied: Applied) -> None:
+        """Registers that others may have queued jobs."""
+        self._has_queued |= applied.is_whole or "jobs" in applied.keys
 
     def _committed(self) -> None:
         if self._has_queued:
@@ -158,6 +171,7 @@ class JobStore:
             False,
             0,
             message,
+            None,
         )
 
     def take(self, most: int = 1, busy_tables: Iterable[int] = (), up_to: int | None = None) -> list[Job]:
@@ -201,8 +215,8 @@ class JobStore:
             jobs = [self._job_of(*row) for at, row in enumerate(rows) if not at or not (row[0] or rows[0][0])]
             connection.execute(
                 "UPDATE jobs SET state = 'RUNNING', attempts = attempts + 1, message = NULL,"
-                f" started_at = coalesce(started_at, ?) WHERE {_CHOSEN}",
-                [now, [job.id for job in jobs]],
+                f" started_at = coalesce(started_at, ?), holder = ? WHERE {_CHOSEN}",
+                [now, self._holder, [job.id for job in jobs]],
             )
             return jobs
 
@@ -255,18 +269,30 @@ class JobStore:
 
         self.database.write(run)
 
+    def other_holders(self) -> set[str | None]:
+        """The servers besides this one that hold jobs."""
+        sql = f"SELECT DISTINCT holder FROM jobs WHERE {_HELD} AND holder IS DISTINCT FROM ?"
+        return {holder for (holder,) in self.database.rows(sql, self._holder)}
+
+    def take_over(self, holders: Collection[str | None]) -> int:
+        """Queues the jobs of servers again that are gone, or ends them, as `give_back` does with those of a lost
+        worker; returns the number of jobs that were queued or FAILED."""
+        rows = self.database.rows(f"SELECT job_id, holder FROM jobs WHERE {_HELD}")
+        ids = [job_id for job_id, holder in rows if holder in holders]
+        return self.give_back(ids, lost=True) if ids else 0
+
     def give_back(self, job_ids: Sequence[str] | None = None, *, lost: bool) -> int:
         """Queues jobs again whose leases have ended, or ends them as CANCELLED if they were being cancelled.
 
         Args:
-            job_ids: Their ids; None for all that run, as at a start of the server.
+            job_ids: Their ids; None for all that this server holds, as at its start.
             lost: True if their worker was lost: they are FAILED after MAX_ATTEMPTS tries. False if their work has not
                 begun: no attempt is counted.
 
         Returns:
             The number of jobs that were queued or FAILED.
         """
-        chosen, ids = ("true", []) if job_ids is None else (_CHOSEN, [list(job_ids)])
+        chosen, ids = ("holder IS NOT DISTINCT FROM ?", [self._holder]) if job_ids is None else (_CHOSEN, [job_ids])
 
         def run(connection: Connection) -> int:
             now, self._has_queued = self.now(), True
@@ -295,6 +321,16 @@ class JobStore:
         sql = f"SELECT job_id FROM jobs WHERE state = 'CANCELLING' AND {_CHOSEN}"
         return {job_id for (job_id,) in connection.execute(sql, [job_ids]).fetchall()} if job_ids else set()
 
+    def check_held(self, job_ids: Sequence[str], connection: Connection) -> None:
+        """Refuses the end of jobs that another server has taken over meanwhile.
+
+        Raises:
+            Conflict: One of them is not this server's any more (LEASE_LOST).
+        """
+        sql = f"SELECT count(*) FROM jobs WHERE {_CHOSEN} AND holder IS DISTINCT FROM ?"
+        if job_ids and connection.execute(sql, [job_ids, self._holder]).fetchall()[0][0]:
+            raise Conflict("another server has taken over the job", code="LEASE_LOST", hint="discard what was captured")
+
     def finish(self, tried: Sequence[Tried], connection: Connection) -> None:
         """Stores the states of jobs after a try, inside the writer's transaction that stores their rows."""
         now = self.now()
@@ -305,7 +341,7 @@ class JobStore:
             progress = 1.0 if state == "SUCCEEDED" else end.job.progress or 0.0
             connection.execute(
                 "UPDATE jobs SET state = ?, finished_at = ?, not_before = ?, progress = ?, degraded = ?,"
-                " stats_processed = ?, message = ? WHERE job_id = ?",
+                " stats_processed = ?, message = ? WHERE job_id = ? AND holder IS NOT DISTINCT FROM ?",
                 [
                     state,
                     None if not_before else now,
@@ -315,6 +351,7 @@ class JobStore:
                     end.stats_processed,
                     end.message or None,
                     end.job.id,
+                    self._holder,
                 ],
             )
 

@@ -108,7 +108,9 @@ class CaptureCommit:
     def _stored(self, connection: Connection, ends: Sequence[End]) -> list[str]:
         """Stores captures in a transaction; returns the state of each job after it."""
         durable = [end for end in ends if end.job.is_durable]
-        cancelling = self._jobs.cancelling([end.job.id for end in durable], connection)
+        job_ids = [end.job.id for end in durable]
+        self._jobs.check_held(job_ids, connection)
+        cancelling = self._jobs.cancelling(job_ids, connection)
         for end in durable:
             end.job.cancelled |= end.job.id in cancelling
         tried = [self._tried(connection, end) for end in durable]
