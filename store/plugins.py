@@ -52,6 +52,7 @@ class Plugins:
         noun: What each is, for errors.
         built_in: Name → `module:attribute`. They take precedence.
         code: Code of the error of an unknown name, if it has one of its own.
+        extras: Name → the extra of this project that installs what it needs; that of its own name otherwise.
         make: Makes a value of what was loaded, for `each`; what it raises is the plug-in's fault.
 
     Attributes:
@@ -63,6 +64,7 @@ class Plugins:
     noun: str
     built_in: Mapping[str, str]
     code: str | None = None
+    extras: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     make: Callable[[Any], Any] = lambda loaded: loaded
     broken: dict[str, Broken] = dataclasses.field(default_factory=dict, init=False, compare=False)
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, init=False, compare=False, repr=False)
@@ -125,7 +127,9 @@ class Plugins:
                 raise  # a bug, not a missing library
             raise InvalidArgument(
                 f"{self.field}: {name} needs the library {missing.name or name}, which is not installed here",
-                hint="pip install 'statflight[all]', or the extra of that name",
+                hint=f"pip install 'statflight[{self.extras[name]}]'"
+                if name in self.extras
+                else "pip install 'statflight[all]', or the extra of that name",
                 params={"field": self.field, "actual": name},
             ) from None
 

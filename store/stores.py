@@ -1,6 +1,8 @@
-"""The interface of stores of statistics, and stores by name: `duckdb`, or an entry point of `statflight.stores`.
+"""The interface of stores of statistics, and stores by name: the built-in ones, or an entry point of
+`statflight.stores`.
 
-An entry point names a function of a path or address that opens a store there, and creates one if there is none.
+An entry point names a function of a path or address that opens a store there, and creates one if there is none. A store
+that several servers share has a function `join` besides (`Join`): a server's database is its cache then.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -22,7 +25,12 @@ STORES: Final = Plugins(
     group="statflight.stores",
     field="store",
     noun="store",
-    built_in={DUCKDB: "store.stats_store:DuckDBStatsStore.open"},
+    built_in={
+        DUCKDB: "store.stats_store:DuckDBStatsStore.open",
+        "postgresql": "store.postgres.join:PostgresStore",
+        "postgres": "store.postgres.join:PostgresStore",
+    },
+    extras={"postgresql": "postgres", "postgres": "postgres"},
     code="STORE",
 )
 
@@ -135,3 +143,32 @@ def open_store(name: str, path: str) -> StatsStore:
     """
     opener: Callable[[str], StatsStore] = STORES.load(name)
     return opener(path)
+
+
+class Join(Protocol):
+    """Opens the database of a server as the cache of a store that it shares with others."""
+
+    def __call__(self, address: str, path: Path, lag_ms: int, gone_seconds: float) -> tuple[Any, Any]:
+        """Joins the servers of a store.
+
+        Args:
+            path: The database file.
+            lag_ms: Within how many milliseconds a commit of another server is to be in it.
+            gone_seconds: Without a sign of life, after which the jobs of a server are given to others.
+
+        Returns:
+            The `Database`, up to date, and the `Role` of the server.
+
+        Raises:
+            InvalidArgument: The store cannot be used, or the file is not a cache of it.
+        """
+
+
+def shared_store(name: str) -> Join | None:
+    """The function by which servers share a store; None for a store that one server has for itself.
+
+    Raises:
+        InvalidArgument: There is no store of this name, or it cannot be loaded.
+    """
+    join: Join | None = getattr(STORES.load(name), "join", None)
+    return join

@@ -1,0 +1,183 @@
+"""What one cache records, another applies: both have the same rows after any history."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.catalog.catalog import Catalog
+from store.duckdb.commit_log import CommitLog
+from store.duckdb.database import Database
+from store.model.errors import Conflict
+from store.postgres.changes import Commit, apply, decode, encode, layout_of
+from store.postgres.recorder import Recorder, prepare
+from store.queue.job_store import JobStore
+from store.queue.jobs import Job
+from store.stats_store import DuckDBStatsStore
+from tests.store.catalog import test_catalog
+from tests.store.catalog import test_schema_changes as schema_changes
+from tests.store.contract import StatsStoreContract, columns, put, rows
+from tests.store.history import test_spans
+from tests.store.test_stats_store import FILE_STEP
+from tests.store.test_write_through import apply_file_step
+
+
+class Mirror(CommitLog):
+    """Applies each commit of one database to another."""
+
+    def __init__(self, source: Database, target: Database):
+        with source.reading() as cursor:
+            self.layout = layout_of(cursor)
+        self.target, self.recorder, self.sizes = target, None, []
+        source.log = self
+
+    def begin(self, connection):
+        prepare(connection)
+        self.recorder = Recorder(connection, self.layout)
+        return self.recorder
+
+    def record(self, touched, outlived):
+        commit = encode(Commit(self.recorder.changes(), touched, outlived))
+        self.sizes.append(len(commit))
+        change = lambda connection: apply(connection, [decode(commit)])  # noqa: E731
+        self.target.submit(lambda connection: self.target.apply(connection, change), alone=True).result()
+        return True
+
+
+def content(database: Database) -> dict[str, list]:
+    with database.reading() as cursor:
+        return {
+            table: sorted(map(repr, cursor.execute(f"SELECT * FROM {table}").fetchall())) for table in layout_of(cursor)
+        }
+
+
+class MirroredStore(DuckDBStatsStore):
+    """A store whose every commit is mirrored, and compared once it is closed."""
+
+    def __init__(self, _=None):
+        database, self.copy = Database(":memory:"), Database(":memory:")
+        super().__init__(database, Catalog(database))
+        self.copied = DuckDBStatsStore(self.copy, Catalog(self.copy))
+        self.mirror = Mirror(database, self.copy)
+
+    def check(self):
+        assert content(self.copy) == content(self.database)
+        known, copied = self.catalog.committed, self.copied.catalog.committed
+        assert (known.by_name, known.by_key) == (copied.by_name, copied.by_key)
+
+    def close(self):
+        self.check()
+        super().close()
+        self.copy.close()
+
+
+FEW = settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+FILE_STEPS = st.lists(FILE_STEP, min_size=1, max_size=6)
+
+
+class TestMirroredStore(StatsStoreContract):
+    lasts = False
+
+    def open(self, path):
+        return MirroredStore()
+
+
+def check_history(apply_step, steps) -> None:
+    store = MirroredStore()
+    put(store, "stats.tables", rows("stats.tables", {"row_count": 0}, snapshot=9))
+    for step in steps:
+        apply_step(store, step)
+        store.check()
+    store.close()
+
+
+@FEW
+@given(steps=test_spans.HISTORIES)
+def test_copy_is_the_same_after_any_history(steps):
+    check_history(test_spans.apply, steps)
+
+
+@pytest.mark.benchmark
+@MANY
+@given(steps=test_spans.HISTORIES)
+def test_copy_is_the_same_after_many_histories(steps):
+    check_history(test_spans.apply, steps)
+
+
+@FEW
+@given(steps=FILE_STEPS)
+def test_copy_is_the_same_after_any_history_of_files(steps):
+    check_history(apply_file_step, steps)
+
+
+@pytest.mark.benchmark
+@MANY
+@given(steps=FILE_STEPS)
+def test_copy_is_the_same_after_many_histories_of_files(steps):
+    check_history(apply_file_step, steps)
+
+
+def test_columns_that_follow_another_schema_are_the_same_in_the_copy():
+    """Groups whose names change are changed as a whole."""
+    store = MirroredStore()
+    before = schema_changes.schema((1, "a"), (2, "b"), (3, "d"))
+    after = schema_changes.schema((1, "b"), (2, "a"), (4, "d"))
+    entry = test_catalog.discover(store.catalog, **before, live_snapshot_ids=[1])
+    schema_changes.capture(store.catalog, entry, (1, 2, 3), 1, before)
+    test_catalog.discover(store.catalog, **after, live_snapshot_ids=[1])
+    store.close()
+
+
+def test_another_life_of_a_table_is_one_everywhere():
+    store = MirroredStore()
+    put(store, "stats.columns", columns((1, 10)))
+    key = store.catalog.get("c.s.t").table_key
+    store.database.write(lambda _: store.catalog.outlive(key))
+    assert store.copied.catalog.lives[key] == 1
+    store.close()
+
+
+def test_job_goes_to_one_of_two_and_back():
+    store = MirroredStore()
+    put(store, "stats.columns", columns((1, 10)))
+    table = store.catalog.get("c.s.t")
+    ours = JobStore(store.database, store.catalog.by_key, holder="ours")
+    theirs = JobStore(store.copy, store.copied.catalog.by_key, holder="theirs")
+    assert theirs.take() == []
+    (job_id,) = ours.enqueue([Job("job", table=table, snapshot="1", request={"requests": []})])
+    assert theirs.get(job_id)["state"] == "QUEUED"
+    assert [job.id for job in ours.take()] == [job_id]
+    assert theirs.take() == [] and theirs.other_holders() == {"ours"}
+    with pytest.raises(Conflict, match="another server has taken over the job"), store.copy.reading() as cursor:
+        theirs.check_held([job_id], cursor)
+    assert ours.take_over({"theirs"}) == 0
+    assert JobStore(store.database, store.catalog.by_key, holder="third").take_over({"ours"}) == 1
+    assert [job.id for job in theirs.take()] == [job_id]
+    store.copy, copied = Database(":memory:"), store.copy
+    copied.close()
+    store.database.close()
+
+
+def test_puts_after_those_of_a_clock_that_is_ahead_are_newer():
+    store = MirroredStore()
+    store._generation = ahead = 2**60
+    put(store, "stats.columns", columns((1, 10)))
+    assert store.copied._next_generation() > ahead + 1
+    store.close()
+
+
+def test_small_change_is_a_few_kilobytes():
+    store = MirroredStore()
+    put(store, "stats.columns", columns((1, 10), (2, 20)))
+    put(store, "stats.columns", columns((1, 11)), "upsert")
+    assert max(store.mirror.sizes) < 8_000
+    store.close()
+
+
+def test_unknown_statement_is_refused():
+    recorder = Recorder(duckdb.connect(":memory:"), {})
+    with pytest.raises(AssertionError, match="a statement of an unknown kind"):
+        recorder.execute("TRUNCATE jobs")
