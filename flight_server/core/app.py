@@ -74,7 +74,7 @@ class App:
             self.store,
             self.catalog,
             reading,
-            check_writes=lambda: self.role.check_writes(),
+            lambda: self.role,
             on_captured=self._captured,
         )
         self.jobs, self.commit, self.queue = capturing.jobs, capturing.commit, capturing.queue
@@ -99,9 +99,9 @@ class App:
         for part in self.parts.values():
             self.scanner.queries.arrow_sources |= part.flights()
         self._background = [
-            Background("thinning sketches", self._thin_sketches, lambda: _THINNED_SECONDS),
-            Background("segments", self._keep_segments, lambda: _SEGMENTS_SECONDS),
-            Background("watch", self.watch.step, self.watch.seconds_left),
+            Background("thinning sketches", self._if_keeping(self._thin_sketches), lambda: _THINNED_SECONDS),
+            Background("segments", self._if_keeping(self._keep_segments), lambda: _SEGMENTS_SECONDS),
+            Background("watch", self._if_keeping(self.watch.step), self.watch.seconds_left),
         ]
         self._background += [each for part in self.parts.values() for each in part.background()]
 
@@ -156,6 +156,16 @@ class App:
             return {"status": "read-only", "detail": trouble or self.role.trouble()}
         behind = self.role.trouble()
         return {"status": "ok"} | ({"replication": behind} if behind else {})
+
+    def _if_keeping(self, step: Callable[[], object]) -> Callable[[], object]:
+        """A step of the periodic work that one server does for all that share its store."""
+        return lambda: step() if self.role.keeps_house else None
+
+    def take_over_jobs(self) -> None:
+        """Queues the jobs of servers again that are gone; called periodically."""
+        if self.role.keeps_house and (held := self.jobs.other_holders()) and (gone := self.role.gone(held)):
+            self.jobs.take_over(gone)
+            self.queue.notify()
 
     def _thin_sketches(self) -> None:
         tables, keep = self.catalog.tables(), self.sketch_retention

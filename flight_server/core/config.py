@@ -189,8 +189,10 @@ class Settings:
     """Settings of a server, worker or client, each with its reader.
 
     Attributes:
-        store: The store of statistics: `duckdb`, or that of another package (`store.write_through`).
-        store_uri: Path or address of another store than DuckDB's.
+        store: The store of statistics: `duckdb`, the address of one that several servers share, such as
+            `postgresql://user:password@host/database`, or the name of one of another package (`store.write_through`).
+        store_lag_ms: Within how many milliseconds a write of another server of the store is read here.
+        store_uri: Path or address of a store of another package.
         db: The DuckDB file.
         segments: Directory of the rows of files of large tables; None means beside the database, `<db>.segments`.
         segment_cells: Rows of files of a listing (files × columns) above which they lie there, outside of the database.
@@ -253,7 +255,8 @@ class Settings:
         of_parts: Values of the settings that parts declare, by name (`process.settings`).
     """
 
-    store: Annotated[str, _text] = "duckdb"
+    store: Annotated[str, _text] = field(default="duckdb", repr=False)
+    store_lag_ms: Annotated[int, _whole(1, 3_600_000)] = 1000
     store_uri: Annotated[str | None, _text] = field(default=None, repr=False)
     db: Annotated[Path, _path] = Path("statflight.duckdb")
     segments: Annotated[Path | None, _path] = None
@@ -361,17 +364,29 @@ class Settings:
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise InvalidArgument("tls-client-ca needs tls-cert and tls-key")
 
+    @property
+    def store_name(self) -> str:
+        """The name of the store: `store`, or what an address in its place begins with."""
+        return self.store.partition("://")[0]
+
+    @property
+    def store_address(self) -> str | None:
+        """The path or address of a store other than the database file; None for that one."""
+        return self.store if "://" in self.store else self.store_uri
+
     def _check_store(self) -> None:
         """Refuses an address that does not fit the store."""
         if self.store == "duckdb" and self.store_uri is not None:
             raise InvalidArgument("store-uri is the address of another store than duckdb, whose file db names")
-        if self.store != "duckdb" and self.store_uri is None:
+        if self.store != "duckdb" and self.store_address is None:
             raise InvalidArgument(f'store = "{self.store}" needs store-uri, its path or address')
+        if "://" in self.store and self.store_uri is not None:
+            raise InvalidArgument("store is an address already: store-uri is for a store that is named by a word")
 
     def _check_replicas(self) -> None:
         """Refuses roles of replication that exclude each other."""
-        if self.store_uri is not None and (self.follow or self.replicate_to):
-            raise InvalidArgument("store-uri and replicas exclude each other: only the log of DuckDB is shipped")
+        if self.store_address is not None and (self.follow or self.replicate_to):
+            raise InvalidArgument("another store and replicas exclude each other: only the log of DuckDB is shipped")
         if self.replicate_to is None and (self.standby or self.durability == "replicated"):
             raise InvalidArgument(f"{'standby' if self.standby else 'durability = replicated'} needs replicate-to")
         if self.replicate_to is not None and self.follow is not None:
@@ -385,6 +400,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
 }
 _NONE_DECLARED: Final[Mapping[str, Setting]] = {}
 _SECRETS: Final = frozenset({"token", "webhook", "webhook_secret"})
+_ADDRESSES: Final = frozenset({"store", "store_uri"})  # passwords in them are masked
 _GONE: Final = {"hot_bytes": "cache_bytes"}
 """Settings that older files and environments may have, and what to set instead."""
 
@@ -424,6 +440,8 @@ def effective(
     Raises:
         InvalidArgument: See `load`.
     """
+    from capture.connectors.secrets import mask_uri
+
     given = _given(config, {}, environ, declared)
     defaults = Settings()
     values = {name: getattr(defaults, name) for name in _READERS}
@@ -431,7 +449,9 @@ def effective(
     rows = []
     for name, default in values.items():
         value, source = given.get(name, (default, "default"))
-        rows.append((name, "***" if name in _SECRETS and value is not None else value, source))
+        if name in _SECRETS and value is not None:
+            value = "***"
+        rows.append((name, mask_uri(value) if name in _ADDRESSES and value is not None else value, source))
     return rows
 
 

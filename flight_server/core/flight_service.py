@@ -10,7 +10,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -67,6 +67,7 @@ class _Arrivals(flight.ServerMiddlewareFactory):
         return self._by_thread.pop(threading.get_ident())
 
 
+_LATE: Final = ("DoGet", "DoPut", "DoAction")  # whose headers about generations are added with the answer
 _WITH_ROWS: Final = ("finish_job", "finish_jobs")  # actions whose bodies have Arrow data
 
 
@@ -79,6 +80,7 @@ class _Answering:
         headers: Headers of the call. The correlation id is returned with the answer.
         method: Name of the RPC, such as DoGet.
         action: Name of the action of a DoAction, else empty.
+        role: Returns the role of the server.
     """
 
     __slots__ = (
@@ -90,7 +92,9 @@ class _Answering:
         "_lock",
         "_method",
         "_metrics",
+        "_role",
         "_started",
+        "_told",
         "caller",
         "correlation_id",
     )
@@ -102,7 +106,9 @@ class _Answering:
         headers: dict[str, list[str | bytes]],
         method: str,
         action: str,
+        role: Callable[[], Role] = Role,
     ):
+        self._role, self._told = role, False
         self._started = time.perf_counter()
         self._metrics, self._context, self._headers = metrics, context, headers
         self._method, self._action, self._counted, self.caller = method, action, False, ""
@@ -114,8 +120,17 @@ class _Answering:
         self.correlation_id = own or f"{random.getrandbits(128):032x}"
         context.add_header("x-correlation-id", self.correlation_id)
 
-    def tell(self, role: Role, generation: int | None) -> None:
-        """Adds the headers of a follower's answers, which are of a generation."""
+    def tell(self, generation: int | None = None) -> None:
+        """Adds the headers of answers that may be of before, unless they are there.
+
+        Args:
+            generation: That of the answer; None for the newest that this server has.
+        """
+        role = self._role()
+        if self._told or not role.tells:
+            return
+        self._told = True
+        generation = role.generation if generation is None else generation
         for name, value in lag.headers(role.lag_ms, generation).items():
             self._context.add_header(name, value)
 
@@ -153,6 +168,7 @@ class _Answering:
                 self._count("OK")
             self._counted = True
         elif not isinstance(raised, GeneratorExit):  # raised when the caller of a stream leaves
+            self.tell()
             has_stream = self._method == "DoPut" or self._action in _WITH_ROWS
             error = status.to_flight(raised, self.correlation_id, has_stream=has_stream)
             code = status.code_of(error)
@@ -189,9 +205,9 @@ class StatflightServer(flight.FlightServerBase):
         self.metrics = metrics
 
     def _answering(self, context: flight.ServerCallContext, method: str, action: str = "") -> _Answering:
-        call = _Answering(self.metrics, context, self._arrivals.take(), method, action)
-        if self.app.role.tells and method != "DoGet":
-            call.tell(self.app.role, self.app.role.generation)
+        call = _Answering(self.metrics, context, self._arrivals.take(), method, action, lambda: self.app.role)
+        if method not in _LATE:  # the answer of a write is of the generation that it has made
+            call.tell()
         return call
 
     def _caller(self, call: _Answering) -> Principal:
@@ -220,7 +236,7 @@ class StatflightServer(flight.FlightServerBase):
                 schema, ticket, rows = command.info()
                 return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], rows, -1)
             request = scan_request.of_descriptor(descriptor, call.get("x-query-id"))
-            self.app.role.check_lag(request.max_lag_ms)
+            self.app.role.check_read(request.max_lag_ms, request.min_generation)
             pinned = self.app.scanner.pin(request, caller)
             return self._info(descriptor, *self.app.scanner.parts(pinned, caller))
 
@@ -239,7 +255,7 @@ class StatflightServer(flight.FlightServerBase):
                     (name, schema, answer), generation = role.consistently(
                         lambda: self._read(call, caller, ticket.ticket), _discard
                     )
-                    call.tell(role, generation)
+                    call.tell(generation)
                 else:
                     name, schema, answer = self._read(call, caller, ticket.ticket)
             if isinstance(answer, pa.Table):
@@ -257,7 +273,7 @@ class StatflightServer(flight.FlightServerBase):
         if pieces.is_export(ticket):
             return "export", pieces.SCHEMA, self.app.exports.start(caller, call.is_cancelled)
         request = tickets.of_ticket(ticket, call.get("x-query-id"))
-        self.app.role.check_lag(request.max_lag_ms)
+        self.app.role.check_read(request.max_lag_ms, request.min_generation)
         answer = self.app.scanner.read(request, caller, call.is_cancelled)
         self.app.usage.read(request, caller)
         return request.flight.name, request.schema, answer
@@ -286,6 +302,7 @@ class StatflightServer(flight.FlightServerBase):
                 answer = command.put(chunk.data for chunk in reader)
             else:
                 answer = json.dumps(self._put(call, caller, descriptor, reader)).encode()
+            call.tell()
             try:
                 writer.write(pa.py_buffer(answer))
             except OSError:
@@ -340,6 +357,7 @@ class StatflightServer(flight.FlightServerBase):
             items = results if isinstance(results, list) else list(islice(results, 1))
             first = [_result(item) for item in items]
             audit_log.action(name, body, caller, call.correlation_id, items)
+            call.tell()
             if isinstance(results, list) or not first:
                 return first
             stream = self._stream(call, first, results)
@@ -351,6 +369,7 @@ class StatflightServer(flight.FlightServerBase):
         with self._answering(context, "DoAction", action.type) as call:
             caller = self._reader(call)
             results = self.app.parts.act(action.type, _body(action), self._asking(call, caller))
+            call.tell()
             return [_result(item) for item in results]
 
     def _capture(self, call: _Answering, caller: Principal, body: bytes) -> list[dict[str, Any]]:

@@ -39,6 +39,7 @@ from flight_server.process.workers import Jobs, OwnWorkers, WorkersEndpoint
 from store.duckdb.database import Database
 from store.model.errors import InvalidArgument
 from store.role import Role
+from store.stores import shared_store
 
 log = logging.getLogger("statflight.server")
 
@@ -108,6 +109,7 @@ class _Steps:
         self._upkeep = Housekeeping(
             {
                 "taking back leases": app.queue.sweep,
+                "taking over jobs": app.take_over_jobs,
                 "counting reads": app.usage.flush,
                 "auto-analyze": app.auto.look_later,
                 "freeing memory": FreeMemory(),
@@ -177,7 +179,11 @@ def _announce(listener: Listener) -> None:
 
 
 def _joining(settings: Settings) -> Callable[[Path], tuple[Database, Role]]:
-    """The function that opens the database: alone, or with a role in `store.replication`."""
+    """The function that opens the database: alone, as the cache of a store that servers share, or with a role in
+    `store.replication`."""
+    if settings.store_address is not None and (join_store := shared_store(settings.store_name)) is not None:
+        address, lag_ms, gone = settings.store_address, settings.store_lag_ms, settings.lease_seconds
+        return lambda path: join_store(address, path, lag_ms, gone)
     if settings.replicate_to is None and settings.follow is None:
         return alone
     from store.replication.join import Plan, join

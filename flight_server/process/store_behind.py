@@ -1,4 +1,4 @@
-"""The part of a server that keeps another store in step with its database."""
+"""The part of a server that keeps a store, which no other server shares, in step with its database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flight_server.core.part import Part
 from store.duckdb.database import Database
 from store.role import Role
 from store.stats_store import DuckDBStatsStore
-from store.stores import DUCKDB, open_store
+from store.stores import DUCKDB, open_store, shared_store
 from store.write_through import WriteThrough, forget_store
 
 
@@ -17,15 +17,17 @@ class StoreBehind(Part):
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
-        is_own = settings.store == DUCKDB
-        self._behind = None if is_own else open_store(settings.store, settings.store_uri or "")
+        name, address = settings.store_name, settings.store_address or ""
+        self._is_alone = name == DUCKDB
+        is_behind = not self._is_alone and shared_store(name) is None
+        self._behind = open_store(name, address) if is_behind else None
 
     def attach(self, *, database: Database, store: DuckDBStatsStore, role: Role) -> None:
         """Brings the store and the database in step."""
         settings = self.settings
         if self._behind is not None:
-            WriteThrough(store, self._behind, f"{settings.store} {mask_uri(settings.store_uri or '')}")
-        elif role.takes_writes:
+            WriteThrough(store, self._behind, f"{settings.store_name} {mask_uri(settings.store_address or '')}")
+        elif self._is_alone and role.takes_writes:
             forget_store(database)
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = (
         "column_ids": (KEY, "column_name"),
         "column_usage": (KEY, "column_name"),
         "connectors": ("catalog",),
+        "costs": ("day", "catalog"),
         "file_snapshots": (KEY, "family", "snapshot_id"),
         "footers": ("path",),
         "idempotency": ("key",),

@@ -19,7 +19,7 @@ from store.model.structs import Struct, Text
 def read(call: Call, body: bytes) -> list[Any]:
     request = of_command(body, call.query_id)
     call.app.access.require(call.principal, "stats.read")
-    call.app.role.check_lag(request.max_lag_ms)
+    call.app.role.check_read(request.max_lag_ms, request.min_generation)
     message = call.app.scanner.message(request, call.principal, call.is_cancelled, body)
     call.app.usage.read(request, call.principal)
     return [message]

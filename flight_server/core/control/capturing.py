@@ -18,6 +18,7 @@ from flight_server.core.reads.reading import Reading
 from store.catalog.catalog import Catalog
 from store.model.catalog_entries import TableEntry
 from store.queue.job_store import JobStore
+from store.role import Role
 from store.stats_store import DuckDBStatsStore
 
 
@@ -32,7 +33,7 @@ class Capturing:
     """The control plane.
 
     Args:
-        check_writes: Raises where this server takes no writes.
+        role: Returns the role of this server.
         on_captured: Called with each table whose statistics have changed.
 
     Attributes:
@@ -51,23 +52,23 @@ class Capturing:
         store: DuckDBStatsStore,
         catalog: Catalog,
         reading: Reading,
-        check_writes: Callable[[], None],
+        role: Callable[[], Role],
         on_captured: Callable[[TableEntry], None],
     ):
         self._on_captured = on_captured
-        self.jobs = JobStore(store.database, catalog.by_key)
+        self.jobs = JobStore(store.database, catalog.by_key, holder=role().holder)
         self.commit = CaptureCommit(self.jobs, store, catalog, on_committed=self._captured)
         self.queue = JobQueue(
             self.jobs,
             self.commit,
             settings.lease_seconds,
             payloads_of=lambda jobs: self.captures.payloads_of(jobs),
-            check_writes=check_writes,
+            check_writes=lambda: role().check_writes(),
         )
         self.lakes = Lakes(
             store.database,
             catalog,
-            Vault(settings.db.with_name(settings.db.name + ".secrets")),
+            Vault(settings.db.with_name(settings.db.name + ".secrets"), role()),
             self.queue,
             on_discovered=lambda name, tables: self.auto.review(name, tables),
             interval=settings.watch_seconds or None,

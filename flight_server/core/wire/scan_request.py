@@ -56,6 +56,7 @@ class Command(Query, kw_only=True):
     ] = 1
     strict: Truth = False
     max_lag_ms: Annotated[Count, Meta(title="must be milliseconds ≥ 0")] | None = None
+    min_generation: Annotated[Count, Meta(title="must be an integer ≥ 0")] | None = None
 
 
 class Part(NamedTuple):
@@ -81,6 +82,7 @@ class ScanRequest:
         partitions: Number of endpoints requested from GetFlightInfo, each with a `part`.
         part: Part of the rows to return; None for all.
         max_lag_ms: Greatest age of what is served, in milliseconds; None for any.
+        min_generation: Commit that is served at least; None for none.
         generation: Generation of the stored rows that a ticket reads (`reads.generations`); None for the newest.
     """
 
@@ -97,6 +99,7 @@ class ScanRequest:
     partitions: int = 1
     part: Part | None = None
     max_lag_ms: int | None = None
+    min_generation: int | None = None
     generation: tuple[int, ...] | None = None
 
     @cached_property
@@ -276,6 +279,7 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
         body,
         command.partitions,
         max_lag_ms=command.max_lag_ms,
+        min_generation=command.min_generation,
     )
 
 

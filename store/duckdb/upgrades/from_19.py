@@ -1,5 +1,5 @@
-"""From layout 19 to layout 20: bounds of writers that nobody knows no longer skip data, footers can be kept, rows of files
-may lie in segments, and jobs name the server that runs them.
+"""From layout 19 to layout 20: bounds of writers that nobody knows no longer skip data, footers can be kept, rows of
+files may lie in segments, and jobs name the server that runs them.
 
 Rows of layout 19 may be of a time when each bound from metadata was taken for right. Where the summary of a snapshot
 names a writer that was not known when layout 20 was released, that is set right here. Most rows do not tell who wrote
