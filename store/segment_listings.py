@@ -25,7 +25,7 @@ from store.duckdb.segment_files import Written
 from store.duckdb.segments import segment_of
 from store.history.file_listings import Marks
 from store.history.staged import Staged
-from store.model.puts import IDENTITY, Counts, PutMode, two_rows
+from store.model.puts import IDENTITY, Counts, Put, PutMode, two_rows
 from store.staged_listings import StagedListing
 
 ROWS: Final = 1 << 18
@@ -52,7 +52,7 @@ class SegmentListing(StagedListing):
         super().__init__(*given, **named)
         self._segments = self._database.segments
         self._size = 0  # bytes of the rows that wait
-        self._filling: list[pa.Table] = []  # rows of mode FILL: requested ones come first
+        self._fills: bool | None = None  # its rows are of mode FILL
         self._repeated: list[Staged] = []  # rows about targets put earlier
         self._files: list[Written] = []
         self._small: list[pa.Table] = []  # new rows, while they are few
@@ -79,14 +79,14 @@ class SegmentListing(StagedListing):
     def _end_removed(self) -> None:
         """The rows of removed files end with the commit."""
 
+    def takes(self, put: Put) -> bool:
+        """True if rows of a put can be added: they belong to the same listing, and are requested as the first ones
+        were, or not. The others are put after its commit."""
+        return super().takes(put) and self._fills in (None, put.mode is PutMode.FILL)
+
     def add(self, rows: pa.Table, mode: PutMode) -> None:
         """Takes rows; the arguments and errors are those of `StagedListing.add`."""
-        if mode is PutMode.FILL:
-            self._filling.append(rows)
-            return
-        self._take(rows, mode)
-
-    def _take(self, rows: pa.Table, mode: PutMode) -> None:
+        self._fills = mode is PutMode.FILL
         if self._waiting and (self._mode, self._waiting[0].schema) != (mode, rows.schema):
             self._store_waiting(1)
         self._mode = mode
@@ -180,11 +180,6 @@ class SegmentListing(StagedListing):
         if self._waiting:
             self._store_waiting(1)
         self._refuse_other()
-        filling, self._filling = self._filling, []
-        for rows in filling:
-            self._take(rows, PutMode.FILL)
-        if self._waiting:
-            self._store_waiting(1)
         if self._has_rows:
             self._end_others()
         if self._files:

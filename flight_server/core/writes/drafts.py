@@ -133,22 +133,32 @@ class Draft:
         """
         keys = sorted((key for key in self._buffers if key[0] == family), key=lambda key: key[2] is PutMode.FILL)
         puts = [Put(key[1], self._buffers.pop(key).table(), key[2]) for key in keys]
+        if kind is SegmentListing:  # which takes the rows of the mode that most have
+            most = max(puts, key=lambda put: put.rows.num_rows).mode if puts else None
+            puts.sort(key=lambda put: put.mode is not most)
+            keys.sort(key=lambda key: key[2] is not most)
         self._numbers[family] = 0
         bases = {s: listing for s, listing in self._listings.items() if listing.base_snapshot_id is not None}
         continued = bases if family in FAMILIES else {}
         listing = store.stage([*puts, *few], continued, self._is_cancelled, kind)
         if listing is None:
             for key, put in zip(keys, puts, strict=True):
-                self._buffers[key] = SpillBuffer(put.rows.schema, store.database.directory)
-                self._buffers[key].add(put.rows)
+                self._keep(key, put, store)
             return
         if isinstance(listing, SegmentListing) and self._is_large:
             listing.few_rows = 0
         self.staged[family] = listing
         if self._closed:
             listing.close()
-        for put in puts:
-            listing.add(put.rows, put.mode)
+        for key, put in zip(keys, puts, strict=True):
+            if listing.takes(put):
+                listing.add(put.rows, put.mode)
+            else:
+                self._keep(key, put, store)
+
+    def _keep(self, key: tuple[str | None, str, PutMode, pa.Schema], put: Put, store: DuckDBStatsStore) -> None:
+        self._buffers[key] = SpillBuffer(put.rows.schema, store.database.directory)
+        self._buffers[key].add(put.rows)
 
     def settle(self) -> None:
         """Adds the few rows of the listings that are stored in pieces, and what else comes before their commit.
