@@ -25,6 +25,7 @@ from store.duckdb.segment_files import Written
 from store.duckdb.segments import segment_of
 from store.history.file_listings import Marks
 from store.history.staged import Staged
+from store.model.errors import Cancelled
 from store.model.puts import IDENTITY, Counts, Put, PutMode, two_rows
 from store.staged_listings import StagedListing
 
@@ -101,6 +102,8 @@ class SegmentListing(StagedListing):
             self._store(rows.slice(start, ROWS).combine_chunks())
 
     def _store(self, piece: pa.Table) -> None:
+        if self._is_cancelled is not None and self._is_cancelled():
+            raise Cancelled("the job was cancelled")
         keyed = piece.append_column("table_key", pa.repeat(pa.scalar(self.table_key, pa.int64()), piece.num_rows))
         staged = Staged(self.family, keyed, lambda _: self._full_name)
         places = self._targets.places(staged.rows)

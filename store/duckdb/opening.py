@@ -55,6 +55,7 @@ def prepared(root: Connection, name: str) -> Connection:
     it is on disk then."""
     try:
         root.execute("SET GLOBAL TimeZone='UTC'")
+        root.execute("SET GLOBAL parquet_metadata_cache = true")  # of segments, which never change
         prepare(root, name)
     except BaseException:
         with contextlib.suppress(duckdb.Error):

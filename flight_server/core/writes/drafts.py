@@ -16,6 +16,7 @@ from store.history.file_listings import FAMILIES, ListingChanged, Marks, continu
 from store.history.file_spans import end_staged
 from store.history.presence import STAGED
 from store.model.catalog_entries import TableEntry
+from store.model.errors import Cancelled
 from store.model.puts import Listing
 from store.segment_listings import SegmentListing
 from store.staged_listings import MANY_ROWS, StagedListing, family_of
@@ -70,7 +71,10 @@ class Draft:
 
         Raises:
             StatflightError: They go to the database in pieces, and it refuses one.
+            Cancelled: The rows are unwanted.
         """
+        if self._is_cancelled is not None and self._is_cancelled():
+            raise Cancelled("the job was cancelled")
         put = Put(put.flight, put.rows, PutMode.REPLACE_SNAPSHOT if whole else put.mode)
         with self._lock:
             self.sizes.append((put.flight, put.rows.num_rows, put.rows.get_total_buffer_size()))
