@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from store.model.errors import InvalidArgument, ResourceExhausted, StatflightError
@@ -32,7 +33,8 @@ GRACE_SECONDS: Final = 900.0
 """How long a file that no row names stays while a server runs: longer than most reads."""
 
 _VERSION_KEY: Final = b"statflight.segment"
-_ROW_GROUP_ROWS: Final = 16_384
+_LEAST_GROUP_ROWS: Final = 1024
+_MOST_GROUP_ROWS: Final = 122_880
 _PAGE_BYTES: Final = 1 << 20
 
 _Signature: TypeAlias = tuple[int, int, int]
@@ -108,7 +110,7 @@ class SegmentFiles:
         if not os.access(self.directory, os.W_OK | os.X_OK):
             raise _unusable(self.directory, "it cannot be written")
 
-    def write(self, rows: pa.Table, row_group_rows: int = _ROW_GROUP_ROWS) -> Written:
+    def write(self, rows: pa.Table) -> Written:
         """Writes a file, durably.
 
         Raises:
@@ -121,7 +123,7 @@ class SegmentFiles:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w+b") as file:
-                write_parquet(rows, file, row_group_rows)
+                write_parquet(rows, file)
                 file.flush()
                 os.fsync(file.fileno())
                 size = file.tell()
@@ -218,13 +220,18 @@ class SegmentFiles:
         return len(doomed)
 
 
-def write_parquet(rows: pa.Table, file: object, row_group_rows: int = _ROW_GROUP_ROWS) -> None:
-    """Writes rows as a segment: zstd, with the statistics by which readers skip row groups."""
+def write_parquet(rows: pa.Table, file: object) -> None:
+    """Writes rows as a segment: zstd, with the statistics by which readers skip row groups. As a rule a row group has
+    the rows of one column."""
+    group_rows = _MOST_GROUP_ROWS
+    if "column_id" in rows.column_names:
+        distinct = max(1, pc.count_distinct(rows["column_id"]).as_py())
+        group_rows = min(_MOST_GROUP_ROWS, max(_LEAST_GROUP_ROWS, -(-rows.num_rows // distinct)))
     schema = rows.schema.with_metadata({_VERSION_KEY: str(VERSION).encode()})
     pq.write_table(
         rows.replace_schema_metadata(schema.metadata),
         file,
-        row_group_size=row_group_rows,
+        row_group_size=group_rows,
         compression="zstd",
         data_page_size=_PAGE_BYTES,
         store_schema=False,
