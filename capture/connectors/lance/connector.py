@@ -102,6 +102,9 @@ class LanceConnector(Connector):
     def close(self) -> None: ...
 
     def _place(self, namespace: str, name: str) -> Place:
+        for directory in (name, name + SUFFIX):  # without a walk of the lake, which may be large
+            if (place := self._lake.directly(namespace, directory)) is not None:
+                return place
         try:
             return self._lake.find(namespace, name)
         except NotFound:

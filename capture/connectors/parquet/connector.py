@@ -302,7 +302,7 @@ class ParquetConnector(Connector):
                     return False
                 return may_hold(glob, f"{prefix}{base}") if glob else bool(partition_of(base))
 
-            for info, relative in files_below(root, follows):
+            for info, relative in files_below(root, follows, by_directory=glob is not None):
                 base, prefix = info.base_name, relative[: -len(info.base_name)]
                 is_wanted = pattern.fullmatch(relative) if pattern else is_data(base)
                 if is_wanted and info.size:

@@ -79,7 +79,9 @@ def folder_at(place: Place) -> tuple[list[pafs.FileInfo], AbstractSet[str]]:
     return files, _GcsFolders(place)
 
 
-def files_below(root: Place, follows: Callable[[str, str], bool]) -> Iterator[tuple[pafs.FileInfo, str]]:
+def files_below(
+    root: Place, follows: Callable[[str, str], bool], *, by_directory: bool = False
+) -> Iterator[tuple[pafs.FileInfo, str]]:
     """The files in and below a directory, with their paths relative to it.
 
     A store lists all objects below a path in pages, whatever their directories: that takes fewer requests than to list
@@ -88,8 +90,9 @@ def files_below(root: Place, follows: Callable[[str, str], bool]) -> Iterator[tu
     Args:
         follows: Called with the path of a directory, empty or with a slash at its end, and the name of one in it: false
             to leave that out.
+        by_directory: Lists each directory by itself, because most are left out.
     """
-    if root.is_local:
+    if root.is_local or by_directory:
         pending = [(root, "")]
         while pending:
             folder, prefix = pending.pop()
@@ -290,13 +293,17 @@ class Lake(Tables):
 
     def find(self, namespace: str, name: str) -> Place:
         """The directory of a table, derived from its name if possible, else by walking the directory again."""
-        with self.reading():
-            if (place := self._direct(namespace, name)) is not None:
-                return place
+        if (place := self.directly(namespace, name)) is not None:
+            return place
         self._found = self._walk_again()
         if (known_place := self._found.get((namespace, name))) is None:
             raise unknown_table(namespace, name, self.names(namespace))
         return known_place
+
+    def directly(self, namespace: str, name: str) -> Place | None:
+        """The directory of a table, derived from its name; None if it cannot be."""
+        with self.reading():
+            return self._direct(namespace, name)
 
     def _direct(self, namespace: str, name: str) -> Place | None:
         """The directory of a table, found by its name since walking a large remote lake is slow; None if not found."""

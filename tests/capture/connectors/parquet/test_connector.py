@@ -16,9 +16,10 @@ import pytest
 from capture.compute.readers import tasks
 from capture.connectors import open_connector
 from capture.connectors.footers.leaf_types import promoted
-from capture.connectors.parquet import connector as connector_module
-from capture.connectors.parquet.connector import ParquetConnector, folder_at
+from capture.connectors.parquet.connector import ParquetConnector
 from capture.connectors.spi import ConnectorConfig
+from capture.connectors.storage import lake_directories
+from capture.connectors.storage.lake_directories import folder_at
 from capture.connectors.storage.places import Unreadable
 from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 from store.model.format_facts import FormatFacts
@@ -389,7 +390,7 @@ def test_only_folders_that_may_hold_files_of_a_glob_are_listed(tmp_path, monkeyp
     for name in ("a/x/1", "a/y/1", "b/x/1", "a/x/z/1", "1"):
         write(tmp_path / f"{name}.parquet", pa.table({"v": [1]}))
     listed = []
-    monkeypatch.setattr(connector_module, "folder_at", lambda place: listed.append(place.path) or folder_at(place))
+    monkeypatch.setattr(lake_directories, "folder_at", lambda place: listed.append(place.path) or folder_at(place))
 
     def read(glob):
         listed.clear()

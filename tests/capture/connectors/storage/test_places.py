@@ -1,5 +1,4 @@
 import pytest
-from pyarrow import fs as pafs
 
 from capture.connectors.storage.places import open_place, plain_path, reason
 from store.model.errors import InvalidArgument
@@ -16,7 +15,7 @@ def test_percent_encoding_is_decoded_only_in_file_uris(tmp_path):
 def test_s3_uris_open_an_s3_file_system(uri):
     options = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "aws_endpoint_url": "http://127.0.0.1:9"}
     place = open_place(uri, options)
-    assert isinstance(place.file_system, pafs.S3FileSystem)
+    assert place.file_system.type_name.endswith("s3")
     assert place.path == "bucket/a/b?c#d"
     assert place.name == uri.rstrip("/")
     assert not place.is_local
