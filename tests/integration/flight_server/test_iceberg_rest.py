@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import html
 import json
 import re
 import urllib.error
@@ -13,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -105,6 +107,18 @@ def test_parquet_files_in_directories_of_days(site):
     table = site.table("files", "default", "events")
     check_days(table)
     assert json.loads(table.properties["statflight.columns-left-out"]) == ["tags"]
+
+
+def test_lines_of_a_tables_page_read_the_table(site):
+    (site.root / "pasted/t").mkdir(parents=True)
+    pq.write_table(rows(0).drop_columns(["tags", "at"]), site.root / "pasted/t/0.parquet")
+    site.connect("pasted", "parquet", site.root / "pasted")
+    with urllib.request.urlopen(f"{site.base}table?name=pasted.default.t") as answer:
+        page = html.unescape(answer.read().decode())
+    pasted = dict(re.findall(r"<p>(pyiceberg|Polars)</p><pre><code>(.*?)</code>", page))
+    names = {"RestCatalog": RestCatalog, "pl": polars}
+    assert eval(pasted["pyiceberg"].replace("…", "id = 7"), names)["id"].to_pylist() == [7]  # our page
+    assert eval(pasted["Polars"], names).filter(polars.col("id") > 6).collect().height == 3
 
 
 def test_a_delta_table_of_days(site):
