@@ -29,6 +29,8 @@ import pyarrow as pa
 
 from capture.cluster import Unavailable
 from capture.spark.java import MIN_VERSION, java_home, java_version
+from capture.spark.masters import unreachable
+from store.model.addresses import without_token
 from store.model.errors import InvalidArgument, UpstreamError, first_line
 
 log = logging.getLogger("statflight.worker")
@@ -51,6 +53,7 @@ BAD_JAVA: Final = (
 )
 NO_SHELL: Final = "its launcher is a bash script, and bash must be on the PATH of the worker"
 NO_CONNECT: Final = "Spark Connect needs more packages: pip install 'statflight[connect]'"
+IS_IT_RUNNING: Final = "is the master running, and reachable from this worker?"
 NO_PYSPARK: Final = "no pyspark found: pip install 'statflight[spark]'"
 
 
@@ -282,6 +285,7 @@ def _start(master: str, given: Mapping[str, str]) -> Any:
         if master.startswith("sc://"):
             if importlib.util.find_spec("grpc_status") is None:
                 raise SparkMissing(NO_CONNECT)
+            _require_somebody(master)
             for name, value in given.items():
                 builder = builder.config(name, value)
             session = builder.remote(master).getOrCreate()
@@ -290,6 +294,7 @@ def _start(master: str, given: Mapping[str, str]) -> Any:
         home = java_home()
         if home is None:
             raise SparkMissing(NO_JAVA)
+        _require_somebody(master)
         os.environ["JAVA_HOME"] = home
         # Otherwise Spark runs the `python3` on the PATH, which may lack pyarrow.
         os.environ["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or sys.executable
@@ -303,7 +308,7 @@ def _start(master: str, given: Mapping[str, str]) -> Any:
     except SparkUnavailable:
         raise
     except Exception as error:  # py4j, the launcher and the shell raise different types
-        reason = f"Spark did not start on {master}: "
+        reason = f"Spark did not start on {without_token(master)}: "
         if home is not None and (wrong := java_version(home)[1]):
             log.warning("the Java in %s %s", home, wrong)
             raise SparkMissing(f"{reason}its Java {wrong}; {BAD_JAVA}") from None
@@ -311,8 +316,14 @@ def _start(master: str, given: Mapping[str, str]) -> Any:
             raise SparkMissing(f"{reason}{NO_SHELL}") from None
         lines = str(error).partition("\n: ")  # of a Java exception, after the name of the constructor
         what = first_line(RuntimeError(lines[2])) if lines[2] else first_line(error)
-        hint = "" if master.startswith("local") else "; is the master running, and reachable from this worker?"
+        hint = "" if master.startswith("local") else f"; {IS_IT_RUNNING}"
         raise SparkUnavailable(f"{reason}{what}{hint}") from None
+
+
+def _require_somebody(master: str) -> None:
+    if where := unreachable(master):
+        said = f"Spark did not start on {without_token(master)}: nobody listens there ({where})"
+        raise SparkUnavailable(f"{said}; {IS_IT_RUNNING}")
 
 
 def _settings(master: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hints
 
 from flight_server.core.alarm_address import alarm_address
+from store.model.addresses import without_token
 from store.model.errors import InvalidArgument, InvalidField, Words, nearest
 
 if TYPE_CHECKING:
@@ -399,8 +400,31 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     if name != "of_parts"
 }
 _NONE_DECLARED: Final[Mapping[str, Setting]] = {}
-_SECRETS: Final = frozenset({"token", "webhook", "webhook_secret"})
-_ADDRESSES: Final = frozenset({"store", "store_uri"})  # passwords in them are masked
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _masked(_: Any) -> str:
+    return "***"
+
+
+def _without_password(value: Any) -> str:
+    from capture.connectors.secrets import mask_uri
+
+    return mask_uri(value)
+
+
+_SHOWN: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "token": _masked,
+    "webhook": _masked,
+    "webhook_secret": _masked,
+    "spark_master": without_token,
+    "store": _without_password,
+    "store_uri": _without_password,
+}
+"""How settings that have secrets are shown."""
 _GONE: Final = {"hot_bytes": "cache_bytes"}
 """Settings that older files and environments may have, and what to set instead."""
 
@@ -440,8 +464,6 @@ def effective(
     Raises:
         InvalidArgument: See `load`.
     """
-    from capture.connectors.secrets import mask_uri
-
     given = _given(config, {}, environ, declared)
     defaults = Settings()
     values = {name: getattr(defaults, name) for name in _READERS}
@@ -449,9 +471,7 @@ def effective(
     rows = []
     for name, default in values.items():
         value, source = given.get(name, (default, "default"))
-        if name in _SECRETS and value is not None:
-            value = "***"
-        rows.append((name, mask_uri(value) if name in _ADDRESSES and value is not None else value, source))
+        rows.append((name, value if value is None else _SHOWN.get(name, _as_it_is)(value), source))
     return rows
 
 
@@ -499,7 +519,7 @@ def _read(readers: Mapping[str, Callable[[Any], Any]], name: str, value: Any, wh
     try:
         return readers[name](value)
     except ValueError as error:
-        shown = Words("another value") if name in _SECRETS else value
+        shown = Words("another value") if _SHOWN.get(name) is _masked else value
         raise InvalidField(name, "is not valid", expected=str(error), actual=shown, where=where) from None
 
 

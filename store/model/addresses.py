@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 
 def is_loopback(host: str) -> bool:
@@ -15,3 +16,8 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         return False
     return address.is_loopback or address.is_unspecified
+
+
+def without_token(master: str) -> str:
+    """The address of a Spark master for messages: without a token of Spark Connect."""
+    return re.sub(r"(?i)(;token=)[^;]*", r"\1***", master)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from flight_server.core.config import load
 from flight_server.insight import rules
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,9 +154,15 @@ def test_readme_is_short():
 
 
 def test_toml_blocks_parse(tmp_path):
-    *of_rules, settings, tokens = blocks("toml")
+    of_spark = [text for text in blocks("toml") if "spark_master" in text]
+    *of_rules, settings, tokens = (text for text in blocks("toml") if text not in of_spark)
     settings, tokens = map(tomllib.loads, (settings, tokens))
     path = tmp_path / "rules.toml"
+    for text in of_spark:
+        path.write_text(text)
+        found = load(path, environ={})
+        assert found.spark_master and all(name.startswith("spark.") for name in found.spark)
+    assert len(of_spark) == 4
     for text in of_rules:
         path.write_text(text)
         assert rules.load(path).rules

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -173,9 +174,13 @@ def inline_rows(lake, tmp_path_factory) -> list[Any]:
 
 
 def test_standalone_cluster_computes_the_same_rows_as_inline(master, environment, no_java, lake, inline_rows, tmp_path):
-    """The driver finds its Java, too, in the Python package."""
-    settings = f'spark_master = "{master}"\n'
-    execution, spark_rows = captured(tmp_path / "cluster", lake, settings, env=environment | no_java)
+    """The driver finds its Java, too, in the Python package; executors their Python in an archive."""
+    archive = tmp_path / "executors.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(environment["PYSPARK_PYTHON"], "bin/python")
+    settings = f'spark_master = "{master}"\n[spark]\nspark.archives = "{archive}#packed"\n'
+    variables = environment | no_java | {"PYSPARK_PYTHON": "./packed/bin/python"}
+    execution, spark_rows = captured(tmp_path / "cluster", lake, settings, env=variables)
     assert execution == "spark"
     assert spark_rows == inline_rows
     shipped = list(Path(environment["SPARK_WORKER_DIR"]).glob("app-*/*/statflight-capture.zip"))

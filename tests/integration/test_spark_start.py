@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import time
 import warnings
 
 import pytest
 
 from capture.engines.compute.engine import ComputeEngine
+from capture.spark.session import Spark
 from capture.spi import CaptureRequest, Outcome
 from store.model.targets import Target
 from tests.capture.engines.compute import conftest
@@ -52,3 +54,15 @@ def test_column_capture_falls_back_to_the_kernels_in_process(table, failure):
     assert (result.outcome, result.engine_id, result.attributes["execution"]) == (Outcome.CAPTURED, "local", "inline")
     assert result.detail.startswith("computed without Spark: Spark did not start on local[*]: ")
     assert (sink.columns()["id"]["ndv"], sink.columns()["id"]["engine_id"]) == (1500, "local")
+
+
+@pytest.mark.parametrize("master", ["spark://127.0.0.1:1", "sc://127.0.0.1:1/;token=secret"])
+def test_a_master_that_is_not_there_is_named_at_once(table, master):
+    engine = ComputeEngine(spark=Spark(master))
+    target = Target.expression("spark", b"id + 1")
+    began = time.monotonic()
+    (result,) = engine.capture_batch([CaptureRequest.of(table, target)], MemorySink())
+    assert time.monotonic() - began < 20.0  # Spark alone tries for a minute
+    assert result.outcome is Outcome.DEGRADED
+    assert "nobody listens there (127.0.0.1:1: Connection refused); is the master running" in result.detail
+    assert "secret" not in result.detail

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flight_server.core.config import _READERS, Settings, load
+from flight_server.core.config import _READERS, Settings, effective, load
 from store.model.errors import InvalidArgument
 
 
@@ -206,3 +206,12 @@ def test_wrong_value_is_quoted_once_and_a_secret_not_shown():
         read(env={"STATFLIGHT_SYNC_BUDGET_MS": "abc"})
     with pytest.raises(InvalidArgument, match=r"expected a text, got another value$"):
         read("token = 5")
+
+
+def test_secrets_among_the_settings_are_not_shown(tmp_path):
+    file = tmp_path / "statflight.toml"
+    file.write_text('spark_master = "sc://there/;token=secret"\nwebhook_secret = "secret"\nport = 1\n')
+    shown = {name: value for name, value, _ in effective(file, environ={"STATFLIGHT_TOKEN": "secret"})}
+    assert shown["spark_master"] == "sc://there/;token=***"
+    assert (shown["webhook_secret"], shown["port"]) == ("***", 1)
+    assert "secret" not in repr(list(shown.values()))
