@@ -87,26 +87,29 @@ class Putter:
         self.process.kill()
         self.process.wait()
         self._thread.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 def test_nothing_acknowledged_is_lost_by_kills(postgres, tmp_path):  # noqa: F811
     address, chance = postgres.new(), random.Random(53)
     putters = [Putter(address, tmp_path / f"{at}.duckdb", at + 1) for at in range(SERVERS)]
     acknowledged, lost, parts = set[int](), set[int](), list[str]()
-    for _ in range(KILLS):
-        at = chance.randrange(SERVERS)
-        assert putters[at].began.wait(120)
-        time.sleep(chance.uniform(0.0, 0.7))
-        putters[at].kill()
-        known = acknowledged.union(*(putter.acknowledged for putter in putters))
-        acknowledged.update(putters[at].acknowledged)
-        last = max((number for number in known if number % SERVERS == (at + 1) % SERVERS), default=at + 1 - SERVERS)
-        again = Putter(address, putters[at].cache, last + SERVERS)
-        assert again.began.wait(120)
-        lost |= known - again.found
-        parts += again.parts
-        putters[at] = again
-    for putter in putters:
-        putter.kill()
-    print(f"{KILLS} kills, {len(acknowledged)} puts acknowledged: {len(lost)} lost, {len(parts)} in part")
-    assert not lost and not parts and acknowledged
+    try:
+        for kills in range(1, KILLS + 1):
+            at = chance.randrange(SERVERS)
+            assert putters[at].began.wait(120)
+            time.sleep(chance.uniform(0.0, 0.7))
+            putters[at].kill()
+            acknowledged.update(*(putter.acknowledged for putter in putters))
+            own = [number for number in acknowledged if number % SERVERS == (at + 1) % SERVERS]
+            putters[at] = Putter(address, putters[at].cache, max(own, default=at + 1 - SERVERS) + SERVERS)
+            assert putters[at].began.wait(120)
+            lost |= acknowledged - putters[at].found
+            parts += putters[at].parts
+            print(f"{kills} kills, {len(acknowledged)} puts acknowledged: {len(lost)} lost, {len(parts)} in part")
+            assert not lost and not parts
+    finally:
+        for putter in putters:
+            putter.kill()
+    assert acknowledged

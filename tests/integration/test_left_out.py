@@ -107,6 +107,7 @@ LEFT_OUT = (
     "flight_server/insight",
     "flight_server/planning",
     "flight_server/publishing",
+    "store/postgres",
     "store/replication",
     "store/write_through.py",
 )

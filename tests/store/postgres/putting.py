@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 
 from store.catalog.catalog import Catalog
+from store.duckdb.database import Database
 from store.model.puts import Put, PutMode
-from store.model.targets import TargetKind
 from store.postgres.join import join
 from store.stats_store import DuckDBStatsStore
 from tests.store.contract import columns
@@ -19,13 +19,12 @@ from tests.store.contract import columns
 ROWS = 20
 
 
-def found(store: DuckDBStatsStore) -> Iterator[str]:
-    table = store.find(("c", "s", "t"))
-    snapshots = sorted(store.captured_snapshots(table)) if table is not None else []
-    for snapshot in snapshots:
-        if store.count(table, snapshot, TargetKind.COLUMN) != ROWS:
+def found(database: Database) -> Iterator[str]:
+    counts = database.rows("SELECT snapshot_id, count(*) FROM stats_columns GROUP BY 1 ORDER BY 1")
+    for snapshot, count in counts:
+        if count != ROWS:
             yield f"part {snapshot}"
-    yield f"found {' '.join(map(str, snapshots))}"
+    yield f"found {' '.join(str(snapshot) for snapshot, _ in counts)}"
 
 
 def run(address: str, cache: str, first: int, step: int) -> None:
@@ -33,7 +32,7 @@ def run(address: str, cache: str, first: int, step: int) -> None:
     database, member = join(address, cache)
     store = DuckDBStatsStore(database, Catalog(database))
     member.start()
-    for line in found(store):
+    for line in found(database):
         print(line, flush=True)
     number = first
     while True:
