@@ -570,9 +570,7 @@ class Lakes:
                 with contextlib.suppress(UpstreamError, NotFound, InvalidArgument, Conflict):
                     config = self._begin(catalog)
                     listed = list(map(list, only))
-                    found = self._look(
-                        catalog, config, listed, False, is_cancelled, **self._cheaply(catalog, listed), reason="capture"
-                    )
+                    found = self._look(catalog, config, listed, False, is_cancelled, **self._cheaply(catalog, listed))
                     if self._is_as_known(catalog, config["format"], found):
                         at = _looked_at(found)
                         looked = partial(self._note_looked, config=config, only=only, at=at)
