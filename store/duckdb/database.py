@@ -195,12 +195,13 @@ class Database:
             directory: The directory; None for a database in memory.
 
         Raises:
-            InvalidArgument: It cannot be written.
+            InvalidArgument: It cannot be written, or has the segments of another database.
         """
         if directory is None or self.path == MEMORY:
             return
         directory = directory.absolute()
         SegmentFiles(directory).prepare()
+        SegmentFiles(directory).claim(self.write(segments.owner))
         self.write(lambda connection: segments.name_directory(connection, Path(self.path), directory))
         self.segments.files.directory = directory
 

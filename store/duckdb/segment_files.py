@@ -32,6 +32,7 @@ VERSION: Final = 1
 GRACE_SECONDS: Final = 900.0
 """How long a file that no row names stays while a server runs: longer than most reads."""
 
+_MARK: Final = "owner"
 _VERSION_KEY: Final = b"statflight.segment"
 _LEAST_GROUP_ROWS: Final = 1024
 _MOST_GROUP_ROWS: Final = 122_880
@@ -109,6 +110,27 @@ class SegmentFiles:
             raise _unusable(self.directory, error.strerror or "it cannot be made") from None
         if not os.access(self.directory, os.W_OK | os.X_OK):
             raise _unusable(self.directory, "it cannot be written")
+
+    def claim(self, owner: str) -> None:
+        """Makes the directory that of one database, which alone deletes files in it.
+
+        Args:
+            owner: Name of the database.
+
+        Raises:
+            InvalidArgument: It is another's.
+        """
+        assert self.directory is not None
+        mark = self.directory / _MARK
+        try:
+            with contextlib.suppress(FileExistsError), mark.open("x") as file:
+                mark.chmod(0o600)
+                file.write(owner)
+            found = mark.read_text()
+        except OSError as error:
+            raise _unusable(self.directory, error.strerror or "it cannot be written") from None
+        if found != owner:
+            raise _unusable(self.directory, "it has the segments of another database")
 
     def write(self, rows: pa.Table) -> Written:
         """Writes a file, durably.

@@ -11,6 +11,7 @@ A writer that changes single rows by their ids first moves them into the family'
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -28,6 +29,7 @@ from store.duckdb.segment_files import SegmentFiles, Written
 CELLS: Final = 1_000_000
 """Rows of files of a listing above which they lie in segments."""
 
+_OWNER: Final = "segments_owner"  # in the table `settings`: the name that is in the directory, too
 _SUFFIX: Final = ".segments"
 _DEAD: Final = -1  # end of a row that is in no listing
 _ROWS_BITS: Final = 32  # of a row id: the number of the row in its segment
@@ -379,6 +381,16 @@ def name_directory(connection: Connection, path: Path, directory: Path) -> None:
     connection.execute("DELETE FROM settings WHERE name = ?", [SEGMENTS_SETTING])
     if directory.absolute() != beside(path).absolute():
         connection.execute("INSERT INTO settings VALUES (?, ?)", [SEGMENTS_SETTING, str(directory.absolute())])
+
+
+def owner(connection: Connection) -> str:
+    """The name by which a database owns the directory of its segments; inside of a write, which may give it one."""
+    owners = connection.execute("SELECT value FROM settings WHERE name = ?", [_OWNER]).fetchall()
+    if owners:
+        return str(owners[0][0])
+    name = uuid.uuid4().hex
+    connection.execute("INSERT INTO settings VALUES (?, ?)", [_OWNER, name])
+    return name
 
 
 def beside(path: Path) -> Path:

@@ -1,0 +1,61 @@
+"""Files of segments: what is refused, whose a directory is, and which files are deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from store.duckdb.segment_files import SegmentError, SegmentFiles
+from store.model.errors import InvalidArgument
+
+ROWS = pa.table({"file_path": ["a", "b"], "column_id": [1, 2]})
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> SegmentFiles:
+    return SegmentFiles(tmp_path / "segments")
+
+
+def test_file_is_private_and_read_as_it_was_written(files):
+    written = files.write(ROWS)
+    path = files.path(written.name)
+    assert path.stat().st_mode & 0o077 == 0
+    assert SegmentFiles(files.directory).check(written.name, written.digest) == {"file_path", "column_id"}
+    assert pq.read_table(path).equals(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda path: path.unlink(), "is missing"),
+        (lambda path: path.write_bytes(b""), "is damaged"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "is damaged"),
+        (lambda path: pq.write_table(ROWS.slice(1), path), "is damaged"),
+    ],
+)
+def test_changed_file_is_refused_by_its_name(files, change, reason):
+    written = files.write(ROWS)
+    change(files.path(written.name))
+    with pytest.raises(SegmentError, match=f"{written.name} {reason}"):
+        files.check(written.name, written.digest)
+
+
+def test_directory_belongs_to_one_database(files):
+    files.prepare()
+    files.claim("one")
+    files.claim("one")
+    with pytest.raises(InvalidArgument, match="another database"):
+        files.claim("two")
+
+
+def test_file_that_no_row_names_is_deleted_once_its_reads_have_ended(files):
+    used, left, pending = (files.write(ROWS).name for _ in range(3))
+    files.keep([used, left])
+    assert files.collect([used], grace_seconds=900) == 0
+    assert files.collect([used], grace_seconds=0) == 1
+    assert not files.path(left).exists()
+    assert files.path(used).exists()
+    assert files.path(pending).exists()
