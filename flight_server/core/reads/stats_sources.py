@@ -28,6 +28,7 @@ from store.duckdb.layout import (
 from store.history.spans import holds_sql, schema_sql
 from store.model.freshness import (
     EXACT,
+    INHERITED,
     PLANNING,
     STALE,
     USABLE_COLUMNS,
@@ -67,14 +68,13 @@ def stats_source(flight: Flight, scope: ReadScope, used: Set[str] | None = None)
 
 
 def _without_exactness(source: FlightSource, scope: ReadScope) -> FlightSource:
-    """The source with EXACT rows of tables that may have changed since the last look as STALE."""
+    """The source with EXACT rows of tables that may have changed since the last look as INHERITED: what they would be
+    if there was a newer snapshot."""
     overdue = f"s.table_key IN ({', '.join(map(str, sorted(scope.overdue)))})"
-    labels = {name: sql for name, sql in source.columns.items() if name in ("freshness", "distribution_freshness")}
-    if not (scope.allow_stale or scope.is_stored):
-        is_exact = f"coalesce({labels['freshness']} = '{EXACT}', false)"
-        source.where = f"({source.where}) AND NOT ({overdue} AND {is_exact})"
     columns = {
-        name: f"CASE WHEN {overdue} AND {sql} = '{EXACT}' THEN '{STALE}' ELSE {sql} END" for name, sql in labels.items()
+        name: f"CASE WHEN {overdue} AND {sql} = '{EXACT}' THEN '{INHERITED}' ELSE {sql} END"
+        for name, sql in source.columns.items()
+        if name in ("freshness", "distribution_freshness")
     }
     if (usable := source.columns.get("usable_for")) is not None:
         columns["usable_for"] = f"CASE WHEN {overdue} THEN '{PLANNING}' ELSE {usable} END"

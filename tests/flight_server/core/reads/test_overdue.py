@@ -37,23 +37,19 @@ def labels(app: App, fields: dict, **more: object) -> dict[str, set[tuple[str, s
 
 
 @pytest.mark.parametrize("where", [None, OVERDUE], ids=["all tables", "one"])
-@pytest.mark.parametrize("fields", [STORED, STALE_TOO], ids=["stored", "current"])
+@pytest.mark.parametrize("fields", [STORED, CURRENT, STALE_TOO], ids=["stored", "current", "stale too"])
 def test_nothing_is_exact_once_a_look_is_overdue(app, fields, where):
     names = {} if where is None else {"table_catalog": "lake", "table_schema": "s", "table_name": where}
     predicates = [{"column": name, "op": "EQ", "values": [text]} for name, text in names.items()]
     for _ in range(3):  # from the database, then from a cache
-        assert labels(app, fields, predicates=predicates)[OVERDUE] == {("STALE", "PLANNING")}
+        assert labels(app, fields, predicates=predicates)[OVERDUE] == {("INHERITED", "PLANNING")}
     if where is None:
         assert {label for label, _ in labels(app, fields)["never"]} == {"EXACT"}
 
 
-def test_readers_that_take_nothing_stale_get_nothing(app):
-    assert set(labels(app, CURRENT)) == {"never"}
-
-
 def test_a_look_makes_it_exact_again_at_once(app):
     key = app.catalog.get(f"lake.s.{OVERDUE}").table_key
-    assert labels(app, STORED)[OVERDUE] == {("STALE", "PLANNING")}
+    assert labels(app, STORED)[OVERDUE] == {("INHERITED", "PLANNING")}
     app.catalog.deadlines.load([(key, 1e12, 60.0)])
     assert {label for label, _ in labels(app, STORED)[OVERDUE]} == {"EXACT"}
 
