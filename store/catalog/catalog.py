@@ -67,6 +67,7 @@ class Catalog(Publications, SnapshotRegistry):
         self._next_key = 1
         self._connectors: dict[str, dict[str, Any]] = {}  # by catalog; cache
         self._has_connector_changed = False
+        self._noted: set[str] = set()  # connectors whose state is another one than the cached one
         self.changes = Changes()
         self.deadlines = Deadlines()
         self.presence = Presence(database)
@@ -140,8 +141,11 @@ class Catalog(Publications, SnapshotRegistry):
             self.committed = Entries(dict(self.uncommitted.by_name), dict(self.uncommitted.by_key))
             self._changed = False
         self.deadlines.publish()
-        if self._has_connector_changed:  # a new dict, because a reader may be filling the old one
-            self._connectors, self._has_connector_changed = {}, False
+        if self._has_connector_changed or self._noted:  # a new dict, because a reader may be filling the old one
+            kept = {} if self._has_connector_changed else dict(self._connectors)
+            for catalog in self._noted:
+                kept.pop(catalog, None)
+            self._connectors, self._has_connector_changed, self._noted = kept, False, set()
 
     @property
     def _seen(self) -> Entries:
@@ -472,7 +476,7 @@ class Catalog(Publications, SnapshotRegistry):
         """Records the result of the last inspection of a connector: its error, None if it succeeded."""
         state = "FAILING" if error else "ACTIVE"
         if self._connectors.get(catalog, {}).get("state") != state:
-            self._has_connector_changed = True
+            self._noted.add(catalog)
         connection.execute(
             "UPDATE connectors SET state = ?, last_error = ?, last_seen_at = CASE WHEN ? THEN ? ELSE last_seen_at END"
             " WHERE catalog = ?",

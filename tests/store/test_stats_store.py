@@ -80,7 +80,9 @@ def plug_in(monkeypatch, point):
 
 def test_unknown_store_is_refused_with_the_nearest_name(monkeypatch):
     install(monkeypatch)
-    with pytest.raises(InvalidArgument, match=r'"sqlit" is not a store; expected one of duckdb, sqlite') as refused:
+    with pytest.raises(
+        InvalidArgument, match=r'"sqlit" is not a store; expected one of duckdb, postgres, postgresql, sqlite'
+    ) as refused:
         stores.open_store("sqlit", "x")
     assert "sqlite" in refused.value.hint
     plug_in(monkeypatch, EntryPoint("gone", "no.such.module:open", stores.STORES.group))

@@ -280,6 +280,19 @@ def test_connector_is_cached_until_it_changes(catalog, monkeypatch):
     assert catalog.connector("lake")["uri"] == "/other" and len(queries) == 2
 
 
+def test_what_is_noted_of_one_connector_leaves_the_others_cached(catalog, monkeypatch):
+    for name in ("lake", "other"):
+        write(catalog, catalog.put_connector, name, "delta", f"/{name}", {})
+    assert catalog.connector("lake")["state"] == "ACTIVE"
+    write(catalog, catalog.note_connector, "other", None)  # which nobody has read yet
+    write(catalog, catalog.note_connector, "other", "cannot be read")
+    assert catalog.connector("other")["state"] == "FAILING"
+    write(catalog, catalog.note_connector, "other", None)
+    assert catalog.connector("other")["state"] == "ACTIVE"
+    monkeypatch.setattr(catalog.database, "rows", None)
+    assert catalog.connector("lake")["uri"] == "/lake"
+
+
 def test_external_catalog_has_no_connector(catalog):
     write(catalog, catalog.register, ("c", "s", "t"))
     with pytest.raises(NotFound):
