@@ -28,7 +28,7 @@ from capture.connectors.spi import (
 )
 from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.lake_directories import Lake
-from capture.connectors.storage.places import Place, reading_files, unknown_snapshot
+from capture.connectors.storage.places import reading_files, unknown_snapshot
 from store.model.format_facts import FormatFacts
 
 _FACTS: Final = FormatFacts(reads_by_id=False, merges_rows=False, deletes_rows=False, plain_parquet=True)
@@ -135,16 +135,9 @@ class HudiConnector(Connector):
 
 
 class _Lake(Lake):
-    @contextmanager
-    def reading_table(self, namespace: str, name: str, place: Place) -> Iterator[None]:
-        """As of other formats; Hudi's library raises an error of its own where a store cannot be reached."""
-        with super().reading_table(namespace, name, place):
-            try:
-                yield
-            except Exception as error:
-                if match := _UNREACHED.match(str(error)):
-                    raise OSError(match[1]) from None
-                raise
+    def unreached(self, error: Exception) -> str | None:
+        match = _UNREACHED.match(str(error))
+        return None if match is None else match[1]
 
 
 def _written(name: str) -> int:

@@ -134,16 +134,9 @@ class LanceConnector(Connector):
 
 
 class _Lake(Lake):
-    @contextmanager
-    def reading_table(self, namespace: str, name: str, place: Place) -> Iterator[None]:
-        """As of other formats; Lance raises ValueError where a dataset that it opens cannot be reached."""
-        with super().reading_table(namespace, name, place):
-            try:
-                yield
-            except ValueError as error:
-                if "LanceError(IO)" in str(error):
-                    raise OSError(str(error)) from None
-                raise
+    def unreached(self, error: Exception) -> str | None:
+        """Lance raises ValueError where a dataset that it opens cannot be reached."""
+        return str(error) if isinstance(error, ValueError) and "LanceError(IO)" in str(error) else None
 
     def reason(self, error: BaseException, place: Place | None = None) -> str:
         """A message of Lance, without a path or a location in Lance's source."""

@@ -196,6 +196,10 @@ class Tables(ABC):
         """Paths of this machine that messages do not show."""
         return ()
 
+    def unreached(self, error: Exception) -> str | None:  # noqa: ARG002
+        """The message of a library's own error that a store is not reached; None for any other error."""
+        return None
+
     @contextmanager
     def reading_table(self, namespace: str, name: str, place: Place) -> Iterator[None]:
         """Translates errors of a table's library; messages have the table's name and the reason in one line."""
@@ -203,15 +207,17 @@ class Tables(ABC):
             yield
         except StatflightError:
             raise
-        except Exception as error:  # libraries pass errors of Avro, JSON and Arrow on
+        except Exception as raised:  # libraries pass errors of Avro, JSON and Arrow on
+            unreached = self.unreached(raised)
+            error = raised if unreached is None else OSError(unreached)
             reason = self.reason(error, place)
             if isinstance(error, FileNotFoundError):
                 missing = _MISSING.search(str(error.filename or error))
                 reason = f"no such file: {missing[1]}" if missing else "no such file"
             what = f'table "{namespace}.{name}" cannot be read ({reason})'
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not place.is_local:
-                raise UpstreamError(what) from error
-            raise Unreadable(what) from error
+                raise UpstreamError(what) from raised
+            raise Unreadable(what) from raised
 
 
 class Lake(Tables):
