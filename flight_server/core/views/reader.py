@@ -66,24 +66,11 @@ def rows_of(reader: Reader, flight: str, name: str, *more: Leaf, **options: Any)
     return read_table(reader, flight, name, None, *more, **options).to_pylist()
 
 
-class ReadAhead:
-    """A reader of many tables in turn: `read_table` reads the same of the tables that follow, and keeps it.
+class Forwarding:
+    """A reader that hands all reads on to another one; subclasses change some."""
 
-    The first read of a kind is of one table, the next one of up to four times as many, if their rows are not large.
-
-    Args:
-        names: Full names of the tables, in the order in which they are read.
-        whole: Columns by whose values rows of a table are asked for in turn: all its rows are read, and kept.
-    """
-
-    def __init__(self, reader: Reader, names: Sequence[str], whole: Collection[str] = ()):
-        self._reader, self._whole = reader, whole
-        self._tables = list(dict.fromkeys(map(split_name, names)))
-        self._places = {table: place for place, table in enumerate(self._tables)}
-        self._sizes: dict[Kind, int] = {}  # number of tables of the next read, by kind
-        self._known: LruCache[tuple[Name, Kind], pa.Table] = LruCache(
-            KEPT_BYTES, overhead=1024
-        )  # rows by table and kind of read
+    def __init__(self, reader: Reader):
+        self._reader = reader
 
     def read(
         self,
@@ -94,7 +81,7 @@ class ReadAhead:
         allow_stale: bool = False,
         limit: int | None = None,
     ) -> pa.Table:
-        """Reads a flight; nothing is kept."""
+        """Reads a flight; the arguments are those of `StatsClient.read`."""
         return self._reader.read(flight, columns, where, snapshot, allow_stale, limit)
 
     def sql(self, statement: str) -> pa.Table:
@@ -104,6 +91,27 @@ class ReadAhead:
     def unique(self, table: str, column_id: int, snapshot: str | int) -> bool:
         """Reads a column."""
         return self._reader.unique(table, column_id, snapshot)
+
+
+class ReadAhead(Forwarding):
+    """A reader of many tables in turn: `read_table` reads the same of the tables that follow, and keeps it.
+
+    The first read of a kind is of one table, the next one of up to four times as many, if their rows are not large.
+
+    Args:
+        names: Full names of the tables, in the order in which they are read.
+        whole: Columns by whose values rows of a table are asked for in turn: all its rows are read, and kept.
+    """
+
+    def __init__(self, reader: Reader, names: Sequence[str], whole: Collection[str] = ()):
+        super().__init__(reader)
+        self._whole = whole
+        self._tables = list(dict.fromkeys(map(split_name, names)))
+        self._places = {table: place for place, table in enumerate(self._tables)}
+        self._sizes: dict[Kind, int] = {}  # number of tables of the next read, by kind
+        self._known: LruCache[tuple[Name, Kind], pa.Table] = LruCache(
+            KEPT_BYTES, overhead=1024
+        )  # rows by table and kind of read
 
     def read_table(
         self,

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
-import pyarrow as pa
 from msgspec import Meta
 
 from flight_server.client import StatsClient
 from flight_server.client.table_names import full_name
 from flight_server.core.views import catalog_summary, relationships, table_summary
 from flight_server.core.views import history as histories
-from flight_server.core.views.reader import rows_of
+from flight_server.core.views.reader import Forwarding, rows_of
 from flight_server.faces.mcp.values import WITHHELD, told, without_values
 from flight_server.insight import rules
 from flight_server.insight.evaluate import check
@@ -27,27 +26,8 @@ from store.model.structs import Struct, Table, Text, read
 MOST_ROWS: Final = 200  # tables, or joins, of one answer
 
 
-class OnlyReads:
+class OnlyReads(Forwarding):
     """A reader of statistics that has no column of a table read: that would be work for a worker."""
-
-    def __init__(self, client: StatsClient):
-        self._client = client
-
-    def read(
-        self,
-        flight: str,
-        columns: Sequence[str] | None = None,
-        where: Any = None,
-        snapshot: str | int | None = None,
-        allow_stale: bool = False,
-        limit: int | None = None,
-    ) -> pa.Table:
-        """Reads a flight; the arguments are those of `StatsClient.read`."""
-        return self._client.read(flight, columns, where, snapshot, allow_stale, limit)
-
-    def sql(self, statement: str) -> pa.Table:
-        """Runs a SELECT."""
-        return self._client.sql(statement)
 
     def unique(self, table: str, column_id: int, snapshot: str | int) -> bool:
         """Refuses to read a column.
