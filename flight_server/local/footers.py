@@ -22,12 +22,11 @@ class StoredFooters:
 
     def get(self, keys: Collection[FooterKey]) -> Mapping[FooterKey, bytes]:
         """Those that are kept, of these files."""
-        paths = [path for path, _, _ in keys]
+        wanted, paths = set(keys), [path for path, _, _ in keys]
         rows = self._database.rows(
             "SELECT path, size_bytes, modified, footer FROM footers WHERE path IN (SELECT unnest($1::VARCHAR[]))", paths
         )
-        wanted = set(keys)
-        return {key: zlib.decompress(footer) for *file, footer in rows if (key := _key(*file)) in wanted}
+        return {key: zlib.decompress(footer) for *of, footer in rows if (key := tuple(of)) in wanted}
 
     def put(self, footers: Mapping[FooterKey, bytes]) -> None:
         """Keeps footers; those of former files of the same paths go, and those that are old."""
@@ -42,7 +41,3 @@ class StoredFooters:
             insert_rows(connection, "footers", rows)
 
         self._database.write(keep)
-
-
-def _key(path: str, size_bytes: int, modified: int) -> FooterKey:
-    return path, size_bytes, modified

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -34,12 +34,9 @@ class _Nowhere:
         pass
 
 
+_AT_ONCE: Final = 256  # footers that are kept in one step, so that few are in memory
 _beneath: Final[list[KeptFooters]] = [_Nowhere()]
-
-
-def kept_footers() -> KeptFooters:
-    """Where this process keeps footers beyond its own cache; nowhere by default."""
-    return _beneath[-1]
+"""Where this process keeps footers beyond its own cache: the last; nowhere by default."""
 
 
 @contextmanager
@@ -52,24 +49,55 @@ def keeping(place: KeptFooters) -> Iterator[None]:
         _beneath.remove(place)
 
 
-def footers_of(files: Mapping[FooterKey, Callable[[], pa.NativeFile]]) -> Iterator[tuple[FooterKey, bytes]]:
-    """The footers of some files: those that are kept, then the others, which are read and kept, also if one fails.
+class KnownFooters:
+    """The footers of some files that are kept; those that are read beside them are kept, too, once the block ends.
 
     Args:
-        files: What opens each of them.
+        keys: The files.
+    """
+
+    def __init__(self, keys: Collection[FooterKey]):
+        self._place = _beneath[-1]
+        self._kept = self._place.get(keys) if keys else {}
+        self._read: dict[FooterKey, bytes] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._put()
+
+    def get(self, key: FooterKey) -> bytes | None:
+        """The footer of a file, if it was kept."""
+        return self._kept.get(key)
+
+    def add(self, key: FooterKey, footer: bytes) -> None:
+        """Keeps a footer that was read."""
+        if key not in self._kept:
+            self._read[key] = footer
+            if len(self._read) >= _AT_ONCE:
+                self._put()
+
+    def _put(self) -> None:
+        if self._read:
+            self._place.put(self._read)
+            self._read = {}
+
+
+def footers_of(files: Mapping[FooterKey, Callable[[], pa.NativeFile]]) -> Iterator[tuple[FooterKey, bytes]]:
+    """The footers of some files, in their order.
+
+    Args:
+        files: What opens each of them, if its footer is not kept.
 
     Raises:
         ValueError: As of `metadata.read_bytes`, with any error of opening a file.
     """
-    place = kept_footers()
-    kept = place.get(files.keys()) if files else {}
-    yield from kept.items()
-    found: dict[FooterKey, bytes] = {}
-    try:
-        for key in [key for key in files if key not in kept]:
-            with files[key]() as file:
-                found[key] = read_bytes(file)
-            yield key, found[key]
-    finally:
-        if found:
-            place.put(found)
+    with KnownFooters(files.keys()) as known:
+        for key, opened in files.items():
+            footer = known.get(key)
+            if footer is None:
+                with opened() as file:
+                    footer = read_bytes(file)
+                known.add(key, footer)
+            yield key, footer

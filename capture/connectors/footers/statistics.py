@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.connectors.file_columns import live_counts
-from capture.connectors.footers.kept import FooterKey, kept_footers
+from capture.connectors.footers.kept import FooterKey, KnownFooters
 from capture.connectors.footers.leaf_types import typed
 from capture.connectors.footers.reader import Footer, LeafStats, read_footers
 from capture.connectors.storage.immutable_cache import COLUMNS, FILES
@@ -115,19 +115,12 @@ class FooterCache:
         return [footers.get(position) for position in range(len(lacking))]
 
     def _read(self, files: Sequence[ListedFile]) -> Iterator[tuple[Key, Footer, FileStats]]:
-        """Reads footers, of each file that has none among the kept ones; those are kept then, also if one fails."""
-        place = kept_footers()
-        kept = place.get([file.kept_key for file in files]) if files else {}
-        found: dict[FooterKey, bytes] = {}
-        read = read_footers([(file.place, kept.get(file.kept_key)) for file in files])
-        try:
+        """Reads the footers of files; opens none whose footer is kept."""
+        with KnownFooters([file.kept_key for file in files]) as known:
+            read = read_footers([(file.place, known.get(file.kept_key)) for file in files])
             for file, footer in zip(files, read, strict=True):
-                if file.kept_key not in kept:
-                    found[file.kept_key] = footer.data
+                known.add(file.kept_key, footer.data)
                 yield self._cached(file, footer)
-        finally:
-            if found:
-                place.put(found)
 
     def _cached(self, file: ListedFile, footer: Footer) -> tuple[Key, Footer, FileStats]:
         stats = footer.rolled_up()

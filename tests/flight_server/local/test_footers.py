@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capture.connectors.footers.kept import footers_of, keeping, kept_footers
+from capture.connectors.footers.kept import footers_of, keeping
 from capture.connectors.footers.metadata import read_bytes, schema_in
 from flight_server.local.footers import KEPT_FOR, StoredFooters
 from store.duckdb.database import Database
@@ -63,8 +63,9 @@ def test_what_was_read_before_an_error_is_kept(database, tmp_path):
     pq.write_table(pa.table({"id": [1]}), good)
     bad.write_bytes(b"not Parquet at all")
     files = {(path.name, 1, 0): lambda path=path: pa.OSFile(str(path)) for path in (good, bad)}
-    with keeping(StoredFooters(database)):
+    kept = StoredFooters(database)
+    with keeping(kept):
         with pytest.raises((ValueError, pa.ArrowException), match=r"not be a Parquet file|magic bytes"):
             list(footers_of(files))
         with pa.OSFile(str(good)) as file:
-            assert kept_footers().get([("good.parquet", 1, 0)]) == {("good.parquet", 1, 0): read_bytes(file)}
+            assert kept.get([("good.parquet", 1, 0)]) == {("good.parquet", 1, 0): read_bytes(file)}
