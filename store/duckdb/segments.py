@@ -25,6 +25,7 @@ from store.duckdb.arrow_sql import execute, query, quoted
 from store.duckdb.backup import SEGMENTS_SETTING
 from store.duckdb.layout import BY_SPAN, OPEN_END, SQL_TYPES, Connection, stored_columns
 from store.duckdb.segment_files import SegmentFiles, Written
+from store.model.names import quote
 
 CELLS: Final = 1_000_000
 """Rows of files of a listing above which they lie in segments."""
@@ -119,7 +120,7 @@ class Segments:
                 continue
             table = BY_SPAN[family]
             columns = ", ".join(_columns(family))
-            branches = [f"SELECT {columns} FROM {_identifier(database)}.main.{table}", *self._branches(family, own)]
+            branches = [f"SELECT {columns} FROM {quote(database)}.main.{table}", *self._branches(family, own)]
             cursor.execute(f"CREATE OR REPLACE TEMP VIEW {table} AS {' UNION ALL '.join(branches)}")
 
     def begin(self, cursor: Connection, keys: Collection[int] | None = None) -> None:
@@ -439,7 +440,3 @@ def _columns(family: str) -> list[str]:
     """The columns of a family's table, in their order."""
     own = [f'"{name}"' for name in stored_columns(family)]
     return ["table_key", "from_pos", "to_pos", *own, "generation", "created_at"]
-
-
-def _identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

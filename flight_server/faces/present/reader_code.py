@@ -108,16 +108,16 @@ def _type(logical: str, dialect: str) -> str:
 
 def _cast(value: Any, logical: str, dialect: str) -> str:
     """The SQL of a partition's value, which JSON has as text, number, boolean or null."""
-    text = "NULL" if value is None else _string(value if isinstance(value, str) else json.dumps(value))
+    text = "NULL" if value is None else _string(value if isinstance(value, str) else json.dumps(value), dialect)
     return f"CAST({text} AS {_type(logical, dialect)})"
 
 
-def _string(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
+def _string(value: str, dialect: str = "duckdb") -> str:
+    return sqlglot.exp.Literal.string(value).sql(dialect)
 
 
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _name(name: str, dialect: str = "duckdb") -> str:
+    return sqlglot.exp.to_identifier(name, quoted=True).sql(dialect)
 
 
 def _duckdb_select(source: str, wanted: Wanted) -> str:
@@ -209,8 +209,7 @@ def _spark_end(wanted: Wanted) -> str:
     condition = "" if wanted.where is None else f".where({_condition(wanted.where, 'spark')!r})"
     if wanted.columns is None:
         return condition
-    names = ["`" + name.replace("`", "``") + "`" for name in wanted.columns]
-    return f"{condition}.select({names!r})"
+    return f"{condition}.select({[_name(name, 'spark') for name in wanted.columns]!r})"
 
 
 def _spark_files(groups: Sequence[FileGroup], wanted: Wanted) -> str:

@@ -109,6 +109,15 @@ def test_tables_whose_columns_have_ids_are_left_to_their_own_reader(tmp_path):
         assert ".option('versionAsOf', 0).load('/lake/t').where('id = 1')" in code(scan, Reader.SPARK, wanted)
 
 
+def test_values_are_written_as_the_engine_reads_them(tmp_path):
+    odd = "it's a \\ b"
+    write_deltalake(tmp_path / "t", pa.table({"id": [1], "p": [odd]}), partition_by=["p"])
+    with scanned(tmp_path / "t", None) as scan:
+        assert pasted(Reader.DUCKDB, code(scan, Reader.DUCKDB, Wanted())) == [{"id": 1, "p": odd}]
+        in_spark = code(scan, Reader.SPARK, Wanted())
+    assert repr(r"CAST('it\'s a \\ b' AS STRING)") in in_spark  # Spark reads a backslash as an escape
+
+
 def test_a_format_that_an_engine_cannot_read_is_refused(tmp_path):
     lance = pytest.importorskip("lance")
     lance.write_dataset(ROWS.select(["id"]), str(tmp_path / "t"))
