@@ -18,8 +18,10 @@ class Deadlines:
         self._now = now
         self._checked: dict[int, float] = {}  # when the last look began that succeeded
         self._seconds: dict[int, float] = {}
-        self._earliest = float("inf")  # no deadline is before it
         self._draft: dict[int, float] = {}
+        self._version = 0  # of what is over, as far as that changes by more than time
+        self._known: tuple[int, float, frozenset[int]] = (-1, 0.0, frozenset())
+        """A version, until when nothing else is over by it, and what is."""
 
     def load(self, rows: Iterable[tuple[int, float | None, float | None]]) -> None:
         """Replaces all by rows of key, seconds since 1970 of the last look, and interval in seconds."""
@@ -31,7 +33,7 @@ class Deadlines:
                 seconds[key] = interval
         self._draft.clear()
         self._checked, self._seconds = checked, seconds
-        self._earliest = float("-inf")
+        self._version += 1
 
     def check(self, keys: Iterable[int], at: datetime) -> None:
         """Notes a look at tables, which counts from `publish` on."""
@@ -40,8 +42,12 @@ class Deadlines:
     def publish(self) -> None:
         """Makes noted looks count, once they are committed."""
         if self._draft:
+            # What is over stays the same if tables that are not get later deadlines.
+            stays = all(at >= self._checked.get(key, 0.0) and not self.is_over(key) for key, at in self._draft.items())
             self._checked |= self._draft
             self._draft = {}
+            if not stays:
+                self._version += 1
 
     def set_intervals(self, seconds: Mapping[int, float | None]) -> None:
         """Sets the seconds after which a table is overdue; None for never."""
@@ -50,7 +56,7 @@ class Deadlines:
                 self._seconds.pop(key, None)
             else:
                 self._seconds[key] = interval
-        self._earliest = float("-inf")
+        self._version += 1
 
     def differing(self, seconds: Mapping[int, float | None]) -> dict[int, float | None]:
         """Those of the intervals that are not set yet."""
@@ -67,10 +73,12 @@ class Deadlines:
 
     def over(self) -> frozenset[int]:
         """Keys of the tables that are overdue."""
-        now = self._now()
-        if now <= self._earliest:
-            return frozenset()
+        now, version = self._now(), self._version
+        known_version, until, over = self._known
+        if known_version == version and now <= until:
+            return over
         deadlines = {key: self._checked.get(key, 0.0) + seconds for key, seconds in list(self._seconds.items())}
         over = frozenset(key for key, at in deadlines.items() if now > at)
-        self._earliest = float("-inf") if over else min(deadlines.values(), default=float("inf"))
+        until = min((at for at in deadlines.values() if now <= at), default=float("inf"))
+        self._known = version, until, over
         return over

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flight_server.core.app import App
 from store.catalog.deadlines import Deadlines
@@ -65,8 +68,6 @@ def test_no_record_of_an_overdue_table_answers_resolve(app):
 
 
 def test_deadlines_follow_looks_once_they_are_committed():
-    from datetime import UTC, datetime
-
     now = itertools.count(1000)
     deadlines = Deadlines(lambda: float(next(now)))
     deadlines.load([(1, 990.0, 5.0), (2, 990.0, None), (3, None, 5.0)])
@@ -77,3 +78,29 @@ def test_deadlines_follow_looks_once_they_are_committed():
     assert deadlines.over() == frozenset() and not deadlines.is_over(3)
     assert deadlines.differing({1: 5.0, 2: 7.0, 3: None}) == {2: 7.0, 3: None}
     assert deadlines.unlimited([1, 2, 3]) == [2]
+
+
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("time"), st.integers(0, 20), st.none()),
+        st.tuples(st.just("look"), st.integers(1, 4), st.integers(-15, 0)),
+        st.tuples(st.just("interval"), st.integers(1, 4), st.sampled_from([None, 3.0, 10.0])),
+    ),
+    max_size=30,
+)
+
+
+@given(CHANGES)
+def test_what_is_over_is_what_each_table_says(changes):
+    clock = [1000.0]
+    deadlines = Deadlines(lambda: clock[0])
+    deadlines.load((key, 990.0, 12.0) for key in (1, 2, 3))
+    for kind, number, value in changes:
+        if kind == "time":
+            clock[0] += number
+        elif kind == "look":
+            deadlines.check([number], datetime.fromtimestamp(clock[0] + value, UTC))
+            deadlines.publish()
+        else:
+            deadlines.set_intervals({number: value})
+        assert deadlines.over() == {key for key in range(1, 5) if deadlines.is_over(key)}
