@@ -78,7 +78,7 @@ class Session(Protocol):
 
 
 class Cluster(Protocol):
-    """What executors compute."""
+    """Executors outside this process, and the work that the compute engine hands to them."""
 
     def session(self, master: str | None = None, settings: Mapping[str, str] | None = None) -> Session:
         """A session that has not started."""

@@ -1,4 +1,4 @@
-"""Whether anybody listens at the address of a Spark master, asked before Spark is.
+"""Checks that somebody listens at the address of a Spark master, before Spark is started.
 
 Spark itself tries for a minute, and a Spark Connect client for several.
 """

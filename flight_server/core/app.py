@@ -106,7 +106,7 @@ class App:
         self._background += [each for part in self.parts.values() for each in part.background()]
 
     def offered(self) -> dict[str, Any]:
-        """What parts may ask for, by name."""
+        """The objects that a part may name as parameters of its `attach`."""
         return {
             "app": self,
             "access": self.access,

@@ -21,7 +21,7 @@ class StoredFooters:
         self._database = database
 
     def get(self, keys: Collection[FooterKey]) -> Mapping[FooterKey, bytes]:
-        """Those that are kept, of these files."""
+        """The kept footers of some files; a file whose footer is not kept is left out."""
         wanted, paths = set(keys), [path for path, _, _ in keys]
         rows = self._database.rows(
             "SELECT path, size_bytes, modified, footer FROM footers WHERE path IN (SELECT unnest($1::VARCHAR[]))", paths

@@ -18,7 +18,7 @@ class KeptFooters(Protocol):
     """Footers by their files, as the bytes that stand in them."""
 
     def get(self, keys: Collection[FooterKey]) -> Mapping[FooterKey, bytes]:
-        """Those that are kept, of these files."""
+        """The kept footers of some files; a file whose footer is not kept is left out."""
 
     def put(self, footers: Mapping[FooterKey, bytes]) -> None:
         """Keeps footers that were read."""
@@ -36,7 +36,7 @@ class _Nowhere:
 
 _AT_ONCE: Final = 256  # footers that are kept in one step, so that few are in memory
 _beneath: Final[list[KeptFooters]] = [_Nowhere()]
-"""Where this process keeps footers beyond its own cache: the last; nowhere by default."""
+"""The last one is where this process keeps footers beyond its own cache. By default that is nowhere."""
 
 
 @contextmanager

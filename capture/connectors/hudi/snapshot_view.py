@@ -165,7 +165,7 @@ class SnapshotView:
         return {key: max(several) for key, several in widths.items() if len(several) > 1}
 
     def _source(self, column: Column, ids: ColumnIds, footer: Footer) -> ScanColumn:
-        """Where a file has a column."""
+        """The place of a column in a file."""
         column_id = column.id_in(ids)
         assert column_id is not None
         leaf: FooterLeaf | None = footer.leaf(column.key)

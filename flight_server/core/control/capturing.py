@@ -1,4 +1,4 @@
-"""What captures, put together: the queue of work, the lakes, and what policies ask for."""
+"""Builds what captures need: the queue of work, the lakes, and the policies that ask for captures."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ PayloadsOf: TypeAlias = Callable[[Sequence[Job]], Sequence[Mapping[str, Any] | S
 
 
 def _own_payloads(jobs: Sequence[Job]) -> Sequence[Mapping[str, Any] | StatflightError]:
-    """What the jobs themselves say."""
+    """The requests of the jobs as they were stored."""
     return [job.request or {} for job in jobs]
 
 
