@@ -1,4 +1,4 @@
-"""The Python client. It requires only pyarrow, and of the store imports only the names of tables."""
+"""The Python client. It requires only pyarrow, and imports neither `store` nor `capture`."""
 
 from flight_server.client.connection import DEFAULT_URI
 from flight_server.client.errors import reason

@@ -5,9 +5,9 @@
     with statflight.connect("grpc://127.0.0.1:8815") as client:
         client.columns("lake.sales.orders", snapshot="current")
 
-It requires only pyarrow, and of the store imports only the names of tables; SQL conditions and retries load a library
-of the extra `client` at first use. Errors are pyarrow's own classes with the server's message only; `reason()` formats
-one with its code. A client is thread-safe.
+It requires only pyarrow, and imports neither `store` nor `capture`; SQL conditions and retries load a library of the
+extra `client` at first use. Errors are pyarrow's own classes with the server's message only; `reason()` formats one
+with its code. A client is thread-safe.
 """
 
 from __future__ import annotations

@@ -1,18 +1,62 @@
-"""Full table names in the client: `catalog.schema.table`, in rows and in conditions of commands.
+"""Full table names in the client: `catalog.schema.table`.
 
-The names themselves are `store.model.names`, the one module of the store that the client imports.
+`store.model.names` has the same functions for the server. The client does not import it, because its user may have
+another package called `store`; a property test checks that both agree.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from store.model.names import join_name, name_parts, split_name
-
-__all__ = ["COLUMNS", "full_name", "join_name", "name_parts", "of_table", "split_name"]
-
 COLUMNS: Final = ("table_catalog", "table_schema", "table_name")
+_PART: Final = re.compile(r'"((?:[^"]|"")+)"(?=\.|$)|([^."]+)(?=\.|$)')
+
+
+def split_name(name: str) -> tuple[str, str, str]:
+    """Catalog, schema and table of a full name: `lake."my.schema".t` → ("lake", "my.schema", "t").
+
+    Raises:
+        ValueError: The name is not a full table name.
+    """
+    parts = name_parts(name)
+    if len(parts) < 3:
+        raise ValueError(f"not a full table name: {name!r}; expected catalog.schema.table")
+    return parts[0], ".".join(parts[1:-1]), parts[-1]
+
+
+def name_parts(name: str) -> list[str]:
+    """The parts of a name between its dots, without their quotes.
+
+    Raises:
+        ValueError: The name is malformed.
+    """
+    parts: list[str] = []
+    rest = name.strip()
+    while True:
+        match = _PART.match(rest)
+        if match is None:
+            raise ValueError(f"not a table name: {name!r}; expected catalog.schema.table")
+        parts.append(match[1].replace('""', '"') if match[1] is not None else match[2])
+        if match.end() == len(rest):
+            return parts
+        rest = rest[match.end() + 1 :]
+
+
+def join_name(catalog: str, schema: str, table: str) -> str:
+    """The full name of a table, with quotes where needed; the inverse of `split_name`. A schema with dots is not
+    quoted."""
+    plain = all(part and '"' not in part for part in schema.split("."))
+    return ".".join([_quoted(catalog), schema if plain else _quote(schema), _quoted(table)])
+
+
+def _quoted(part: str) -> str:
+    return part if part and part == part.strip() and not set('."') & set(part) else _quote(part)
+
+
+def _quote(part: str) -> str:
+    return '"' + part.replace('"', '""') + '"'
 
 
 def full_name(row: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.client import StatsClient, join_name, of_table, reason, split_name
+from store.model import names
 from tests.flight_server.fake_server import FakeServer
 
 TABLE = {"table_catalog": "lake", "table_schema": "sales", "table_name": "orders"}
@@ -49,9 +50,17 @@ def test_full_name_has_three_parts(name, parts):
     assert split_name(join_name(*parts)) == parts
 
 
-@given(st.lists(st.text('ab."é ', min_size=1, max_size=5), min_size=3, max_size=3))
-def test_any_name_is_joined_and_split(parts):
+@given(st.lists(st.text('ab."é ', min_size=1, max_size=5), min_size=3, max_size=3), st.text('ab."é ', max_size=12))
+def test_client_names_are_parsed_like_store_names(parts, text):
+    assert join_name(*parts) == names.join_name(*parts)
     assert split_name(join_name(*parts)) == (parts[0], parts[1], parts[2])
+    results = []
+    for split in (split_name, names.split_name):
+        try:
+            results.append(split(text))
+        except ValueError as error:
+            results.append(str(error))
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("name", ["", "t", "a.b", "a..b.c", ".a.b", "a.b.", 'a."b.c', 'a.b"c.d', '"".b.c'])
