@@ -98,7 +98,9 @@ def fetch(log: Log, connection: Connection, files: SegmentFiles) -> None:
 
 
 def digests(connection: Connection) -> dict[str, str]:
-    """Name → digest of the files of all segments."""
+    """Name → digest of the files of all segments; a database of a layout before 20 has none."""
+    if not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'segments'").fetchall():
+        return {}
     return dict(connection.execute("SELECT name, digest FROM segments").fetchall())
 
 

@@ -29,6 +29,7 @@ from tests.flight_server.command_line import (
     serve_tables,
     set_capture_outcome,
 )
+from tests.layouts import unpack
 from tests.store.empty_store import empty_store
 
 NAMES = cli.app.list_commands(None)
@@ -327,6 +328,15 @@ for command in {commands}:
     *printed, rest = ended.stdout.split("None False None end\n")
     assert (ended.stderr, rest, len(printed)) == ("", "", len(commands))
     assert all(each.count("\n") > 1 for each in printed)
+
+
+@pytest.mark.parametrize("command", [("upgrade", "--db", "{db}"), ("export", "--db", "{db}", "{out}")])
+def test_a_command_that_opens_a_database_has_numpy(command, tmp_path):
+    db = unpack(19, tmp_path)
+    arguments = [word.format(db=db, out=tmp_path / "out") for word in command]
+    code = f"import sys; from flight_server.cli import main; sys.argv = {['statflight', *arguments]}; main()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, "upgraded" in ended.stderr) == (0, True), ended.stderr
 
 
 def test_no_command_imports_pandas_before_it_has_a_server():

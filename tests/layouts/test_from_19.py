@@ -18,6 +18,7 @@ from capture.connectors.known_writers import (
     doubt,
 )
 from store.duckdb.upgrades.from_19 import KNOWN, is_known
+from store.replication.segment_files import digests
 from tests.layouts import expected, readings, serving, unpack
 
 FLIGHTS = ["stats.columns", "stats.file_columns"]
@@ -47,6 +48,12 @@ def test_writers_of_manifests():
 @pytest.mark.parametrize("summary", ["{", "[]", '{"engineInfo": ""}', '{"engineInfo": null}', "{}"])
 def test_a_summary_that_names_no_writer_changes_nothing(summary):
     assert is_known(summary)
+
+
+def test_an_older_database_has_no_segments(tmp_path):
+    """A replica that an older release has written can be restored."""
+    with duckdb.connect(str(unpack(19, tmp_path))) as connection:
+        assert digests(connection) == {}
 
 
 def test_the_names_are_those_that_captures_know():
