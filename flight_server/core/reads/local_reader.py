@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from flight_server.core.reads.table_listing import TableListing
 from flight_server.core.wire import scan_request
 from store.model.errors import Unimplemented
 
@@ -51,6 +52,10 @@ class LocalReader:
             command["columns"] = list(columns)
         command |= {"allow_stale": allow_stale} | ({} if limit is None else {"limit": limit})
         return self._scanner.table(scan_request.of_json(command), self._principal)
+
+    def tables(self, about: Sequence[str], statistics: Sequence[str]) -> TableListing:
+        """The visible tables, for lists with these columns of `sys.tables` and `stats.tables`."""
+        return TableListing(self._scanner, self._principal, about, statistics)
 
     def sql(self, statement: str) -> pa.Table:
         """Runs a SELECT by the server's Flight SQL.

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.client.table_names import COLUMNS
-from flight_server.core.views.reader import Reader, codes_of
+from flight_server.core.views.reader import Reader
 from store.model.schemas import FLIGHTS
 
 STATS: Final = (
@@ -31,23 +31,11 @@ SCHEMA: Final = pa.schema(
 )
 
 
-def tables(reader: Reader) -> pa.Table:
-    """The visible tables by name, with statistics, format, and the reason if unreadable: columns of `SCHEMA`."""
-    # Imported here, because `ls`, which has few tables, needs neither.
-    import pyarrow.compute as pc
-
-    found, stats = parts = [part.combine_chunks() for part in _parts(reader)]  # Arrow sorts many chunks slowly
-    order = pc.sort_indices(found, [(name, "ascending") for name in COLUMNS])
-    of_found, of_stats = codes_of(parts, COLUMNS)
-    chosen = stats.select(STATS).take(pc.index_in(of_found, of_stats).take(order))  # null where there is none
-    found = found.take(order)
-    for name in STATS:
-        found = found.append_column(name, chosen[name])
-    return found.select(SCHEMA.names)
-
-
 def rows(reader: Reader) -> list[dict[str, Any]]:
-    """The rows of `tables`, joined without Acero, whose import takes longer than the join of a few tables."""
+    """The visible tables by name, with statistics, format, and the reason if unreadable: columns of `SCHEMA`.
+
+    They are joined without Acero, whose import takes longer than the join of a few tables.
+    """
     unknown = dict.fromkeys(SCHEMA.names)
     found, stats = ({tuple(map(row.get, COLUMNS)): row for row in part.to_pylist()} for part in _parts(reader))
     return [unknown | found[key] | stats.get(key, {}) for key in sorted(found)]

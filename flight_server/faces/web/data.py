@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,14 +14,19 @@ import pyarrow.compute as pc
 from flight_server.client.table_names import COLUMNS, full_name
 from flight_server.core.views import catalog_summary, history, numbers, relationships, shapes, table_summary
 from flight_server.core.views.reader import Leaf, Reader, equal, read_table, rows_of
+from flight_server.core.views.table_lists import ORDERS, STATES, TableFilter, TableOrder, Tally
 from flight_server.core.views.table_summary import Row
 from flight_server.faces.present import column_labels
 from flight_server.faces.web import overview
 from store.model.errors import InvalidArgument
 from store.model.figures import interval_of_ndv, is_unique, null_share
+from store.model.freshness import STALE
 from store.model.names import join_name, split_name
 from store.model.schemas import FLIGHTS
 from store.model.statistics import FLAGS
+
+if TYPE_CHECKING:
+    from flight_server.core.reads.local_reader import LocalReader
 
 TABLES_A_PAGE: Final = 100
 COLUMNS_A_PAGE: Final = 200
@@ -43,20 +49,8 @@ EXAMPLES: Final = (
 )
 MOST_FILES: Final = 200_000  # most files whose sizes a page adds up
 PARTITIONS: Final = 50
-TABLE_ORDERS: Final = ("name", "rows", "size", "age", "files", "changed")
+TABLE_ORDERS: Final = ORDERS
 COLUMN_ORDERS: Final = ("id", "name", "type", "nulls", "distinct")
-_TABLE_KEYS: Final = {
-    "rows": "row_count",
-    "size": "total_size_bytes",
-    "age": "captured_at",
-    "files": "data_file_count",
-    "changed": "committed_at",
-}
-STATES: Final[dict[str, Callable[[pa.Table], pa.ChunkedArray]]] = {
-    "stale": lambda tables: pc.equal(tables["freshness"], "STALE"),
-    "failing": lambda tables: pc.is_valid(tables["last_error"]),
-    "not captured": lambda tables: pc.is_null(tables["freshness"]),
-}
 _SAID: Final = ("location", "partition_keys", "description", "tags", "notes")  # of `sys.tables`, besides ABOUT
 FLOATS: Final = ("FLOAT", "DOUBLE")  # which are measured, so that distinct ones are no key
 _SHARE: Final = 0.5  # share of nulls above which a column counts as mostly missing
@@ -86,80 +80,120 @@ def _page(count: int, size: int, number: int) -> tuple[int, int, slice]:
 # The first page.
 
 
-def catalog(reader: Reader, asked: Asked, only: Collection[tuple[str, str, str]] | None = None) -> dict[str, Any]:
-    """Catalogs, schemas, and a page of tables.
-
-    Args:
-        asked: Search, order and page; page 0 means all.
-        only: Name parts of the tables to list; None means all.
-    """
-    tables = catalog_summary.tables(reader)
-    if only is not None:
-        keys = zip(*(tables[name].to_pylist() for name in COLUMNS), strict=True)
-        tables = tables.filter(pa.array([key in only for key in keys], pa.bool_()))
-    groups = _groups(tables)
-    figures = overview.figures(reader, tables)
-    total = tables.num_rows
-    tables = _within(tables, asked.within)
-    facets = _facets(tables)
-    for facet in ("format", "owner"):
-        if wanted := getattr(asked, facet):
-            tables = tables.filter(pc.equal(tables[facet], wanted))
-    if asked.state in STATES:
-        tables = tables.filter(STATES[asked.state](tables))
-    if asked.order == "changed":
-        tables = _with_commits(reader, tables)
-    columns: list[dict[str, Any]] = []
-    if asked.search:
-        names = pc.binary_join_element_wise(*(tables[name] for name in COLUMNS), ".")
-        tables = tables.filter(pc.match_substring(names, asked.search, ignore_case=True))
-        columns = _columns_like(reader, asked.search)
-    if key := _TABLE_KEYS.get(asked.order):
-        tables = tables.sort_by([(key, "descending" if asked.descending else "ascending")])
-        is_known = pc.is_valid(tables[key])  # unknown values come last in both directions
-        tables = pa.concat_tables([tables.filter(is_known), tables.filter(pc.invert(is_known))])
-    elif asked.descending:
-        tables = tables.sort_by([(name, "descending") for name in COLUMNS])
-    page, pages, part = _page(tables.num_rows, TABLES_A_PAGE, asked.page)
-    rows = (tables.slice(part.start, TABLES_A_PAGE) if asked.page else tables).to_pylist()
+def catalog(reader: LocalReader, asked: Asked) -> dict[str, Any]:
+    """Catalogs, schemas, and a page of tables."""
+    listing = reader.tables(catalog_summary.ABOUT, catalog_summary.STATS)
+    tallies = listing.tallies()
+    found = overview.Found(
+        results=overview.missed(reader),
+        unreadable=overview.unreadable(listing, tallies),
+        changed=listing.changed_since(overview.a_day_before()),
+    )
+    wanted = _filter(asked, tallies)
+    if wanted is None:  # no such catalog or schema
+        page, pages, rows, matching = 1, 1, [], 0
+    else:
+        matching = listing.count(wanted)
+        page, pages, part = _page(matching, TABLES_A_PAGE, asked.page)
+        rows = listing.rows(wanted, TableOrder(asked.order, asked.descending), part.start, TABLES_A_PAGE)
     return {
-        "catalogs": groups,
+        "catalogs": _groups(tallies),
         "tables": [{"name": full_name(row), **row} for row in rows],
-        "matching": tables.num_rows,
-        "total": total,
+        "matching": matching,
+        "total": sum(one.tables for one in tallies),
         "page": page,
         "pages": pages,
-        "columns": columns,
-        "facets": facets,
-        "figures": figures,
+        "columns": _columns_like(reader, asked.search) if asked.search else [],
+        "facets": _facets(one for one in tallies if wanted is not None and _is_in(one, wanted)),
+        "figures": overview.figures(tallies, found),
     }
 
 
-def _facets(tables: pa.Table) -> dict[str, dict[str, int]]:
-    """Numbers of tables by state, format and owner, without zeros."""
-    counts = {"state": {name: pc.sum(is_in(tables)).as_py() or 0 for name, is_in in STATES.items()}}
-    for facet in ("format", "owner"):
-        found = pc.value_counts(tables[facet].combine_chunks()).to_pylist()
-        counts[facet] = {
-            one["values"]: one["counts"] for one in sorted(found, key=lambda one: -one["counts"]) if one["values"]
-        }
-    return {facet: {value: count for value, count in values.items() if count} for facet, values in counts.items()}
+def chosen(reader: Reader, only: Collection[tuple[str, str, str]]) -> dict[str, Any]:
+    """The same of some tables, by their names, all on one page."""
+    rows = [row for row in catalog_summary.rows(reader) if tuple(map(row.get, COLUMNS)) in only]
+    tallies = [_tally(row) for row in rows]
+    found = overview.Found(
+        results=[row for row in overview.missed(reader) if tuple(map(row.get, COLUMNS)) in only],
+        unreadable=[row for row in rows if row["last_error"] is not None],
+        changed=overview.changed(reader, only),
+    )
+    return {
+        "catalogs": _groups(tallies),
+        "tables": [{"name": full_name(row), **row} for row in rows],
+        "matching": len(rows),
+        "total": len(rows),
+        "page": 1,
+        "pages": 1,
+        "columns": [],
+        "facets": _facets(tallies),
+        "figures": overview.figures(tallies, found),
+    }
 
 
-def _with_commits(reader: Reader, tables: pa.Table) -> pa.Table:
-    """The tables with `committed_at` of their current snapshot."""
-    columns = [*COLUMNS, "committed_at"]
-    commits = reader.read("sys.snapshots", columns, [{"column": "is_current", "op": "EQ", "values": [True]}])
-    return tables.join(commits, list(COLUMNS), join_type="left outer")
+def _tally(row: Row) -> Tally:
+    """A table as a count of one."""
+    return Tally(
+        row["table_catalog"],
+        row["table_schema"],
+        row["format"],
+        row["owner"],
+        row["last_error"] is not None,
+        row["freshness"] == STALE,
+        row["freshness"] is not None,
+        1,
+    )
 
 
-def _groups(tables: pa.Table) -> list[dict[str, Any]]:
-    counted = tables.group_by(["table_catalog", "table_schema"]).aggregate([([], "count_all")])
+def _filter(asked: Asked, tallies: Iterable[Tally]) -> TableFilter | None:
+    """The tables that are asked for; None if there is no such catalog or schema."""
+    wanted = TableFilter(
+        search=asked.search,
+        state=asked.state if asked.state in STATES else None,
+        format=asked.format or None,
+        owner=asked.owner or None,
+    )
+    if not asked.within:
+        return wanted
+    for one in tallies:
+        if within(one.catalog) == asked.within:
+            return replace(wanted, catalog=one.catalog)
+        if within(one.catalog, one.schema) == asked.within:
+            return replace(wanted, catalog=one.catalog, schema=one.schema)
+    return None
+
+
+def _is_in(one: Tally, wanted: TableFilter) -> bool:
+    return wanted.catalog in (None, one.catalog) and wanted.schema in (None, one.schema)
+
+
+def _facets(tallies: Iterable[Tally]) -> dict[str, dict[str, int]]:
+    """Numbers of tables by state, format and owner, without zeros; formats and owners with most tables first."""
+    states: Counter[str] = Counter()
+    formats: Counter[str] = Counter()
+    owners: Counter[str] = Counter()
+    for one in tallies:
+        states["stale"] += one.tables * one.is_stale
+        states["failing"] += one.tables * one.is_unreadable
+        states["not captured"] += one.tables * (not one.is_captured)
+        formats[one.format or ""] += one.tables
+        owners[one.owner or ""] += one.tables
+    return {
+        "state": {state: count for state, count in states.items() if count},
+        "format": {value: count for value, count in formats.most_common() if value},
+        "owner": {value: count for value, count in owners.most_common() if value},
+    }
+
+
+def _groups(tallies: Iterable[Tally]) -> list[dict[str, Any]]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for one in tallies:
+        counts[one.catalog, one.schema] += one.tables
     groups: dict[str, dict[str, Any]] = {}
-    for row in sorted(counted.to_pylist(), key=lambda row: (row["table_catalog"], row["table_schema"])):
-        one = groups.setdefault(row["table_catalog"], {"catalog": row["table_catalog"], "tables": 0, "schemas": []})
-        one["tables"] += row["count_all"]
-        one["schemas"].append({"schema": row["table_schema"], "tables": row["count_all"]})
+    for (catalog, schema), tables in sorted(counts.items()):
+        group = groups.setdefault(catalog, {"catalog": catalog, "tables": 0, "schemas": []})
+        group["tables"] += tables
+        group["schemas"].append({"schema": schema, "tables": tables})
     return list(groups.values())
 
 
@@ -167,21 +201,6 @@ def within(catalog: str, schema: str | None = None) -> str:
     """The text that limits a list to a catalog or schema."""
     parts = split_name(join_name(catalog, schema or "s", "t"))
     return join_name(*parts).removesuffix(".t" if schema is not None else ".s.t")
-
-
-def _within(tables: pa.Table, text: str) -> pa.Table:
-    if not text:
-        return tables
-    catalogs = {row: within(row) for row in pc.unique(tables["table_catalog"]).to_pylist()}
-    for catalog, written in catalogs.items():
-        if text == written:
-            return tables.filter(pc.equal(tables["table_catalog"], catalog))
-        if text.startswith(written + "."):
-            mine = tables.filter(pc.equal(tables["table_catalog"], catalog))
-            for schema in pc.unique(mine["table_schema"]).to_pylist():
-                if within(catalog, schema) == text:
-                    return mine.filter(pc.equal(mine["table_schema"], schema))
-    return tables.slice(0, 0)
 
 
 def _columns_like(reader: Reader, search: str) -> list[dict[str, Any]]:

@@ -43,8 +43,7 @@ def pages_of(reader: Reader, name: str, snapshot: str | int) -> Iterator[tuple[s
 
 def index(reader: Reader, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The page that lists some tables, with its JSON twin, and the style sheet."""
-    chosen = {split_name(name) for name in names}
-    values = data.catalog(reader, Asked(page=0), chosen)
+    values = data.chosen(reader, {split_name(name) for name in names})
     yield from _both("index.html", "catalog.html", values)
     yield "style.css", render.style()
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any, Final
 
 from flight_server.client.table_names import COLUMNS, full_name
 from flight_server.core.views import relationships
 from flight_server.core.views.reader import Reader, equal
+from flight_server.core.views.table_lists import TableFilter, TableOrder, Tally
 from flight_server.core.views.table_summary import Row
 from store.model.schemas import EXPECTED, WAITING
+
+if TYPE_CHECKING:
+    from flight_server.core.reads.table_listing import TableListing
 
 LISTED: Final = 200  # rows of a list on one page
 ATTENTION: Final = 10  # tables that the first page names
@@ -46,33 +48,61 @@ def missed(reader: Reader) -> list[Row]:
     return [row for row in newest(rows) if row["state"] in MISSED]
 
 
-def figures(reader: Reader, tables: pa.Table, now: datetime | None = None) -> dict[str, Any]:
-    """The four numbers that the first page begins with, and the tables that need attention.
+@dataclass(frozen=True)
+class Found:
+    """What the figures are made of besides counts of tables.
 
-    Args:
-        tables: The visible tables, as `catalog_summary.tables` reads them.
-        now: The time, from whose last 24 hours changes count.
+    Attributes:
+        results: The results of checks that need attention, as `missed` reads them.
+        unreadable: The first tables that cannot be read.
+        changed: The number of tables that changed within a day.
+    """
+
+    results: Sequence[Row]
+    unreadable: Sequence[Row]
+    changed: int
+
+
+def a_day_before(now: datetime | None = None) -> datetime:
+    """The time since which changes count."""
+    return (now or datetime.now(UTC)) - timedelta(days=1)
+
+
+def unreadable(listing: TableListing, tallies: Iterable[Tally]) -> list[Row]:
+    """The first tables that cannot be read."""
+    if not any(one.is_unreadable for one in tallies):
+        return []
+    return listing.rows(TableFilter(state="failing"), TableOrder(), 0, ATTENTION)
+
+
+def changed(reader: Reader, only: Collection[tuple[str, str, str]]) -> int:
+    """The number of these tables whose current snapshot was committed within a day."""
+    recently = [
+        equal("is_current", True),
+        {"column": "committed_at", "op": "GTE", "values": [a_day_before().isoformat()]},
+    ]
+    rows = reader.read("sys.snapshots", COLUMNS, recently).to_pylist()
+    return sum(tuple(row.values()) in only for row in rows)
+
+
+def figures(tallies: Iterable[Tally], found: Found) -> dict[str, Any]:
+    """The four numbers that the first page begins with, and the tables that need attention.
 
     Returns:
         `tables`, `checks` (failing or waiting), `stale` (or unreadable) and `changed` (in 24 hours), and `attention`,
         a list of objects with `table`, `state` and `detail`.
     """
-    results = missed(reader)
-    is_unreadable = pc.is_valid(tables["last_error"])
-    is_stale = pc.fill_null(pc.equal(tables["freshness"], "STALE"), False)
-    since = (now or datetime.now(UTC)) - timedelta(days=1)
-    recently = [
-        {"column": "is_current", "op": "EQ", "values": [True]},
-        {"column": "committed_at", "op": "GTE", "values": [since.isoformat()]},
+    told = [
+        {"table": full_name(row), "state": "unreadable", "detail": row["last_error"]}
+        for row in found.unreadable[:ATTENTION]
     ]
-    unreadable = tables.filter(is_unreadable).slice(0, ATTENTION).to_pylist()
-    told = [{"table": full_name(row), "state": "unreadable", "detail": row["last_error"]} for row in unreadable]
+    tallies = list(tallies)
     return {
-        "tables": tables.num_rows,
-        "checks": len(results),
-        "stale": pc.sum(pc.or_(is_unreadable, is_stale)).as_py() or 0,
-        "changed": reader.read("sys.snapshots", ["snapshot_id"], recently).num_rows,
-        "attention": [*_worst(results), *told][:ATTENTION],
+        "tables": sum(one.tables for one in tallies),
+        "checks": len(found.results),
+        "stale": sum(one.tables for one in tallies if one.is_unreadable or one.is_stale),
+        "changed": found.changed,
+        "attention": [*_worst(found.results), *told][:ATTENTION],
     }
 
 

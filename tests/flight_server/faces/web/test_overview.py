@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.core.reads.local_reader import LocalReader
-from flight_server.core.views import catalog_summary
 from flight_server.faces.web import data, overview, render
 from flight_server.faces.web.data import Asked
 from flight_server.faces.web.urls import LiveUrls
@@ -28,7 +27,7 @@ def test_first_page_begins_with_what_needs_attention():
         put(app, [KEY | {"snapshot_id": 1, "row_count": 5}], "stats.tables")
         for minute, (state, count) in enumerate((("FAILED", 1), ("PASSED", 0), ("WAITING", 1))):
             checked(app, 1, state, AT + timedelta(minutes=minute))
-            found = overview.figures(reader, catalog_summary.tables(reader), AT)
+            found = data.catalog(reader, Asked())["figures"]
             assert (found["tables"], found["checks"], len(found["attention"])) == (1, count, count)
         assert found["attention"] == [{"table": "lake.s.t", "state": "WAITING", "detail": "x: mean < 5"}]
         page = render.page("catalog.html", url=LiveUrls(), **data.catalog(reader, Asked()))
