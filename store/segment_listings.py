@@ -9,6 +9,7 @@ no longer has. Nobody waits for anything but that commit. As for a listing that 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -19,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from store.duckdb.arrow_sql import execute, query
-from store.duckdb.database import Connection
-from store.duckdb.layout import OPEN_END
+from store.duckdb.database import Connection, Database
+from store.duckdb.layout import OPEN_END, stored_columns
 from store.duckdb.segment_files import Written
 from store.duckdb.segments import segment_of
 from store.history.file_listings import Marks
@@ -56,6 +57,7 @@ class SegmentListing(StagedListing):
         self._fills: bool | None = None  # its rows are of mode FILL
         self._repeated: list[Staged] = []  # rows about targets put earlier
         self._files: list[Written] = []
+        self._unread: list[Written] = []  # those whose targets are not known yet
         self._small: list[pa.Table] = []  # new rows, while they are few
         self._kept: list[Ids] = []  # ids of the stored rows that this listing has, too
         self._kept_rows: list[pa.Table] = []  # the same for rows in the family's table, by their identity
@@ -101,9 +103,63 @@ class SegmentListing(StagedListing):
         for start in range(0, rows.num_rows, ROWS):
             self._store(rows.slice(start, ROWS).combine_chunks())
 
-    def _store(self, piece: pa.Table) -> None:
+    def add_file(self, written: Written, mode: PutMode) -> None:
+        """Takes a file of rows that its maker has checked, about targets of which no other such file has a row. It
+        becomes a segment as it is, unless stored rows or earlier ones are about the same targets.
+
+        Args:
+            mode: As of `add`, whose errors it raises.
+        """
+        if self._waiting:
+            self._store_waiting(1)
+        self._fills, self._mode = mode is PutMode.FILL, mode
+        is_first = not self._has_rows and not self._targets
+        if is_first:
+            self._refuse_cancelled()
+            self._files.append(written)
+            self._unread.append(written)
+            self.counts += Counts(written.row_count, written.row_count, 0, 0)
+            return
+        rows = self._read(written)
+        placed = rows.append_column("snapshot_id", pa.repeat(pa.scalar(self._snapshot_id, pa.int64()), rows.num_rows))
+        if self._take(placed, written):
+            self._segments.files.discard([written.name])
+
+    def _read(self, written: Written, columns: list[str] | None = None) -> pa.Table:
+        """Rows of a file, with all columns of their identity."""
+        has = self._segments.files.check(written.name, written.digest)
+        chosen = None if columns is None else [name for name in columns if name in has]
+        rows = pq.ParquetFile(self._segments.files.path(written.name)).read(chosen)
+        types = stored_columns(self.family)
+        for name in IDENTITY[self.family]:
+            if name not in rows.column_names:
+                rows = rows.append_column(name, pa.nulls(rows.num_rows, types[name]))
+        return rows
+
+    def _know_all(self) -> None:
+        """Notes the targets of the files that were taken as they are, before other rows are compared with them."""
+        unread, self._unread = self._unread, []
+        for written in unread:
+            self._targets.add(self._targets.places(self._read(written, [*IDENTITY[self.family]])))
+
+    def _refuse_cancelled(self) -> None:
         if self._is_cancelled is not None and self._is_cancelled():
             raise Cancelled("the job was cancelled")
+
+    def _store(self, piece: pa.Table) -> None:
+        self._take(piece)
+
+    def _take(self, piece: pa.Table, written: Written | None = None) -> bool:
+        """Stores rows that differ from those that are stored.
+
+        Args:
+            written: The file that they are in, if they are in one.
+
+        Returns:
+            False if the file is used as it is.
+        """
+        self._refuse_cancelled()
+        self._know_all()
         keyed = piece.append_column("table_key", pa.repeat(pa.scalar(self.table_key, pa.int64()), piece.num_rows))
         staged = Staged(self.family, keyed, lambda _: self._full_name)
         places = self._targets.places(staged.rows)
@@ -120,9 +176,15 @@ class SegmentListing(StagedListing):
             self._targets.add(places)
         done = self._compared(staged) if self._has_rows else np.zeros(staged.rows.num_rows, np.bool_)
         fresh = staged.rows.filter(pa.array(~done)) if done.any() else staged.rows
-        self._keep(fresh.drop_columns(["table_key", "snapshot_id"]))
+        is_whole = written is not None and fresh.num_rows == piece.num_rows
+        if written is not None and is_whole:
+            self._write_small()
+            self._files.append(written)
+        else:
+            self._keep(fresh.drop_columns(["table_key", "snapshot_id"]))
         replaced = self._replaced
         self.counts += Counts(received, fresh.num_rows - replaced, int(done.sum()), replaced)
+        return not is_whole
 
     def _compared(self, staged: Staged) -> Mask:
         """Compares rows with the stored ones of the same targets, and notes which of these stay and which end; true for
@@ -210,7 +272,7 @@ class SegmentListing(StagedListing):
         parts = [part.filter(pc.is_in(part[file], files)) for part in self._small]
         for each in self._files:
             path = self._segments.files.path(each.name)
-            parts.append(pq.read_table(path, filters=pc.field(file).isin(files.to_pylist())))
+            parts.append(pq.read_table(path, filters=pc.field(file).isin(files.to_pylist()), partitioning=None))
         schema = pa.schema([("table_key", pa.int64()), ("rid", pa.int64()), *staged.columns.items()])
         rows = pa.concat_tables([schema.empty_table(), *parts], promote_options="permissive")
         keys = pa.repeat(pa.scalar(self.table_key, pa.int64()), rows.num_rows)
@@ -288,17 +350,20 @@ class SegmentListing(StagedListing):
 
     def close(self) -> None:
         """Removes what is not committed."""
-        names = [file.name for file in self._files]
-        if names:
-            with self._database.reading() as cursor:
-                found = query(
-                    cursor, "SELECT s.name FROM segments s JOIN {n} n USING (name)", n=pa.table({"name": names})
-                )
-            used = set(found["name"].to_pylist())
-            self._segments.files.keep(used)
-            self._segments.files.discard([name for name in names if name not in used])
+        if self._files:
+            used = drop_unused(self._database, [file.name for file in self._files])
             self._files = [file for file in self._files if file.name in used]
         super().close()
+
+
+def drop_unused(database: Database, names: Sequence[str]) -> set[str]:
+    """Deletes files that were written for a capture and are not committed; returns the names of the others."""
+    with database.reading() as cursor:
+        found = query(cursor, "SELECT s.name FROM segments s JOIN {n} n USING (name)", n=pa.table({"name": names}))
+    used = set(found["name"].to_pylist())
+    database.segments.files.keep(used)
+    database.segments.files.discard([name for name in names if name not in used])
+    return used
 
 
 def in_order(rows: pa.Table, family: str) -> pa.Table:

@@ -64,6 +64,7 @@ ROOMS = {
         "staged_listings": HISTORY | {"catalog"},
         "transfer": HISTORY | {"catalog"},
         "segment_listings": HISTORY | {"staged_listings"},
+        "segment_making": HISTORY | {"segment_listings"},
         "segment_merging": {"duckdb", "segment_listings"},
         "stats_store": HISTORY | {"catalog", "segment_merging", "staged_listings", "stores"},
         "write_through": HISTORY | {"catalog", "stats_store", "stores"},

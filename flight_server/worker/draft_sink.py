@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from capture.spi import Sink, TableHandle
 from flight_server.client.connection import Connection
+from flight_server.worker.file_rows import FileRows, Kind
 from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper
 from flight_server.worker.stored_together import StoredTogether
 from flight_server.worker.turns import Turns
@@ -22,6 +23,8 @@ from store.model.schemas import FLIGHTS
 INLINE_BYTES: Final = 1 << 20  # maximum of rows sent with the outcome
 _OF_COLUMNS: Final = ("stats.columns", "stats.file_columns")  # flights of which two engines may have the same targets
 _NAME: Final = ("table_catalog", "table_schema", "table_name")
+
+T = TypeVar("T")
 
 
 class Held(NamedTuple):
@@ -92,6 +95,7 @@ class DraftSink(Sink):
     ):
         self.server, self.keeper, self.has_statistics, self._turns = server, keeper, has_statistics, turns or Turns()
         self._together = together or StoredTogether(server, (), self._turns)
+        self._files = FileRows(self._act, self._send, keeper.lease, self._turns)
         self._held: dict[tuple[str, bool, bool, bool], list[pa.Table]] = {}  # flight, extra, whole, checked
         self.listings: list[dict[str, Any]] = []
         self._bytes = 0
@@ -101,6 +105,8 @@ class DraftSink(Sink):
     ) -> None:
         """Takes rows; beyond INLINE_BYTES they are sent to the server at once."""
         self.keeper.touched = time.monotonic()
+        if self._files.take(Kind(flight, extra, whole, checked), rows):
+            return
         if rows.num_rows or whole:
             self._held.setdefault((flight, extra, whole, checked), []).append(rows)
             self._bytes += int(rows.get_total_buffer_size())
@@ -109,22 +115,51 @@ class DraftSink(Sink):
 
     def _flush(self) -> None:
         held, self._held, self._bytes = self._held, {}, 0
-        for (name, extra, whole, checked), parts in held.items():
-            flags = {"extra": extra, "whole": whole, "checked": checked}
-            command = {"table": name, "draft": self.keeper.lease["lease_token"]} | flags
-            try:
-                with self._turns.handed_over():
-                    self.server.put_rows(command, pa.concat_tables(parts, promote_options="default").combine_chunks())
-            except pa.ArrowInvalid as refusal:
-                if "LEASE_LOST" in str(refusal):
-                    self.keeper.unwanted.set()
-                    raise Cancelled("the lease is lost") from None
-                raise InvalidArgument(f"what was captured for {name} is refused: {first_line(refusal, 500)}") from None
-            except (pa.ArrowException, OSError) as error:
-                raise UpstreamError(f"the server could not be reached: {first_line(error)}") from None
+        for key, parts in held.items():
+            with self._turns.handed_over():
+                self._send(Kind(*key), pa.concat_tables(parts, promote_options="default").combine_chunks())
+
+    def _send(self, kind: Kind, rows: pa.Table) -> None:
+        """Puts rows under the lease."""
+        flags = {"extra": kind.extra, "whole": kind.whole, "checked": kind.checked}
+        command = {"table": kind.flight, "draft": self.keeper.lease["lease_token"]} | flags
+        self._reach(kind.flight, lambda: self.server.put_rows(command, rows))
+
+    def _act(self, name: str, body: Mapping[str, Any], timeout: float) -> list[Any]:
+        """Calls an action about rows that were captured."""
+        return self._reach(str(body.get("table", name)), lambda: self.server.act(name, dict(body), timeout))
+
+    def _reach(self, what: str, call: Callable[[], T]) -> T:
+        """Calls the server.
+
+        Raises:
+            Cancelled: The lease is lost.
+            InvalidArgument: The server refuses what was captured.
+            UpstreamError: The server could not be reached.
+        """
+        self.keeper.touched = time.monotonic()
+        try:
+            return call()
+        except pa.ArrowInvalid as refusal:
+            if "LEASE_LOST" in str(refusal):
+                self.keeper.unwanted.set()
+                raise Cancelled("the lease is lost") from None
+            raise InvalidArgument(f"what was captured for {what} is refused: {first_line(refusal, 500)}") from None
+        except (pa.ArrowException, OSError) as error:
+            raise UpstreamError(f"the server could not be reached: {first_line(error)}") from None
+
+    def close(self) -> None:
+        """Ends what goes on beside the capture; rows that are not sent are lost."""
+        self._files.close()
 
     def held(self) -> list[Held]:
-        """The rows to send with the outcome; extra ones only of targets that were not requested."""
+        """The rows to send with the outcome; extra ones only of targets that were not requested. The others are sent
+        before."""
+        for key, parts in self._files.finish():
+            self._held.setdefault((key.flight, key.extra, key.whole, key.checked), []).extend(parts)
+            self._bytes += sum(int(part.get_total_buffer_size()) for part in parts)
+        if self._bytes > INLINE_BYTES:
+            self._flush()
         held = [
             Held(flight, extra, whole, pa.concat_tables(parts, promote_options="default"), checked)
             for (flight, extra, whole, checked), parts in self._held.items()
@@ -161,6 +196,7 @@ class DraftSink(Sink):
 
     def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:
         parts = [rows for key, held in self._held.items() if key[:2] == (flight, False) for rows in held]
+        parts += self._files.requested(flight)
         names = ["snapshot_id", *columns]
         rows = pa.concat_tables([part.select(names) for part in parts]) if parts else _nothing(flight)
         return rows.filter(pc.equal(rows["snapshot_id"], table.snapshot_id)).select(columns)

@@ -284,7 +284,7 @@ class Worker:
             turns=self._turns,
         )
         turn = contextlib.nullcontext() if _is_remote(payload["connector"]["uri"]) else self._turns.taken()
-        with self._connectors.opened(payload["connector"]) as connector, turn:
+        with contextlib.closing(sink), self._connectors.opened(payload["connector"]) as connector, turn:
             known = payload["snapshots"].items()
             handles = {int(i): _handle(payload, int(i), columns, connector) for i, columns in known}
             requests = [_request(payload, body, handles[body["snapshot_id"]]) for body in payload["requests"]]
@@ -297,10 +297,11 @@ class Worker:
                 decisions += made
                 for at, answer in zip(members, answers, strict=True):
                     results[at] = answer
+            rows = sink.held()
         return {
             "outcomes": [_outcome(r, q) for r, q in zip(results, requests, strict=True)],
             "decisions": [_decision(d) for d in decisions],
-            "rows": sink.held(),
+            "rows": rows,
             "listings": sink.listings,
         }
 

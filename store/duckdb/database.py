@@ -200,10 +200,27 @@ class Database:
         if directory is None or self.path == MEMORY:
             return
         directory = directory.absolute()
-        SegmentFiles(directory).prepare()
-        SegmentFiles(directory).claim(self.write(segments.owner))
+        self._claim(directory)
         self.write(lambda connection: segments.name_directory(connection, Path(self.path), directory))
         self.segments.files.directory = directory
+
+    def shared_segments(self) -> tuple[Path, str]:
+        """The directory of the segments, for other processes that write into it, and the name by which it is this
+        database's, which the directory has too.
+
+        Raises:
+            InvalidArgument: It cannot be written, or has the segments of another database.
+        """
+        directory = self.segments.files.directory
+        assert directory is not None
+        return directory.absolute(), self._claim(directory)
+
+    def _claim(self, directory: Path) -> str:
+        """Makes a directory this database's own; returns the name by which it is."""
+        owner = self.write(segments.owner)
+        SegmentFiles(directory).prepare()
+        SegmentFiles(directory).claim(owner)
+        return owner
 
     def touch(self, *table_keys: int) -> None:
         """Marks tables as changed for readers; called inside of a write."""

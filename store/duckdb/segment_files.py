@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import re
+import stat
 import time
 import uuid
 from collections.abc import Collection
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from store.model.errors import InvalidArgument, ResourceExhausted, StatflightError
+from store.model.puts import shown
 
 log = logging.getLogger("statflight.store")
 
@@ -33,6 +35,7 @@ GRACE_SECONDS: Final = 900.0
 """How long a file that no row names stays while a server runs: longer than most reads."""
 
 _MARK: Final = "owner"
+_NAME: Final = re.compile(rf"[0-9a-f]{{32}}{re.escape(SUFFIX)}")
 _VERSION_KEY: Final = b"statflight.segment"
 _LEAST_GROUP_ROWS: Final = 1024
 _MOST_GROUP_ROWS: Final = 122_880
@@ -131,6 +134,34 @@ class SegmentFiles:
             raise _unusable(self.directory, error.strerror or "it cannot be written") from None
         if found != owner:
             raise _unusable(self.directory, "it has the segments of another database")
+
+    def is_shared_with(self, owner: str) -> bool:
+        """True if this process may write into the directory, and it is that of a database, by its name."""
+        if self.directory is None:
+            return False
+        try:
+            is_same = (self.directory / _MARK).read_text() == owner
+            return is_same and self.directory.stat().st_uid == os.geteuid() and os.access(self.directory, os.W_OK)
+        except OSError:
+            return False
+
+    def adopt(self, written: Written) -> None:
+        """Takes a file that another process has written into the directory as one that a capture may still commit.
+
+        Raises:
+            InvalidArgument: The name is none of a segment, or the file is taken already.
+            SegmentError: It is missing, or not of this size.
+        """
+        name = written.name
+        if not _NAME.fullmatch(name) or name in self.being_written:
+            raise InvalidArgument(f"the segment {shown(name)} cannot be taken", hint="hand each file over once")
+        try:
+            found = self.path(name).lstat()
+        except OSError:
+            raise SegmentError(name, "is missing") from None
+        if not stat.S_ISREG(found.st_mode) or found.st_size != written.size_bytes:
+            raise SegmentError(name, "is not of the size that was written")
+        self.being_written.add(name)
 
     def write(self, rows: pa.Table) -> Written:
         """Writes a file, durably.
@@ -271,8 +302,8 @@ def _columns(path: Path, name: str) -> frozenset[str]:
     return frozenset(metadata.schema.to_arrow_schema().names)
 
 
-def _signature(stat: os.stat_result) -> _Signature:
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+def _signature(found: os.stat_result) -> _Signature:
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _unusable(directory: Path, reason: str) -> InvalidArgument:

@@ -61,6 +61,9 @@ class TargetBits:
         """The files of all places (string), each once."""
         return pa.array(self._files, pa.string())
 
+    def __bool__(self) -> bool:
+        return bool(self._files)
+
     def __contains__(self, target: tuple[Any, ...]) -> bool:
         """True if a target, given by its whole identity, is in the set."""
         file, bit = self._files.get(target[0]), self._bits.get(target[1:])

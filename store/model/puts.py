@@ -70,6 +70,11 @@ class Put:
     rows: pa.Table
     mode: PutMode = PutMode.CREATE
 
+    @property
+    def num_rows(self) -> int:
+        """The number of its rows."""
+        return int(self.rows.num_rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:

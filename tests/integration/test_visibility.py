@@ -287,6 +287,18 @@ def bodies(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
         "lease_job": [{"worker_id": "w", "kinds": ["job"]}],
         "renew_lease": [key],
         "declare_listing": [key | {"snapshot_id": 1, "mark": "m"}],
+        "segment_place": [key],
+        "add_segment": [
+            key
+            | {
+                "table": "stats.files",
+                "snapshot_id": 1,
+                "file": f"{0:032}.parquet",
+                "digest": "0",
+                "size_bytes": 1,
+                "rows": 1,
+            }
+        ],
         "finish_job": [key],
         "finish_jobs": [{"finishes": [key]}],
         "return_leases": [{"lease_tokens": ["t"]}],

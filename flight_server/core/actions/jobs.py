@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +22,7 @@ from flight_server.core.wire.action_bodies import (
     split_body,
 )
 from flight_server.core.writes import ingest
+from store.duckdb.segment_files import Written
 from store.model.errors import (
     Cancelled,
     Conflict,
@@ -30,8 +31,8 @@ from store.model.errors import (
     StatflightError,
     to_json,
 )
-from store.model.puts import Listing
-from store.model.structs import Number, Struct, Text, describe
+from store.model.puts import Listing, PutMode
+from store.model.structs import Number, SnapshotId, Struct, Text, Truth, describe
 from store.queue.job_store import ENDED, unknown_job
 
 
@@ -141,6 +142,42 @@ def declare_listing(call: Call, body: _ListingBody) -> Results:
     if body.base is not None:
         listing = replace(listing, base_snapshot_id=body.base.snapshot_id, base_mark=body.base.mark)
     yield {"job_id": body.job_id, "accepted": call.app.queue.declare_listing(body.lease_token, listing)}
+
+
+class _LeaseKey(_JobBody):
+    lease_token: Text
+
+
+@action(_LeaseKey, "For capture workers: the directory into which they may write rows of files as segments")
+def segment_place(call: Call, body: _LeaseKey) -> Results:
+    call.app.access.require_worker(call.principal)
+    directory, owner = call.app.queue.segment_place(body.lease_token)
+    yield {"job_id": body.job_id, "directory": str(directory), "owner": owner}
+
+
+_Size = Annotated[int, Meta(ge=1, title="must be positive", description="a number")]
+
+
+class _FileBody(_LeaseKey):
+    """A file of rows of one flight at one snapshot, as it was written."""
+
+    table: Literal["stats.files", "stats.file_columns", "stats.sketches"]
+    snapshot_id: SnapshotId
+    file: Text
+    digest: Text
+    size_bytes: _Size
+    rows: _Size
+    extra: Truth = False
+    whole: Truth = False
+
+
+@action(_FileBody, "For capture workers: puts a file of rows that they have written into the directory of segments")
+def add_segment(call: Call, body: _FileBody) -> Results:
+    call.app.access.require_worker(call.principal)
+    mode = PutMode.REPLACE_SNAPSHOT if body.whole else PutMode.FILL if body.extra else PutMode.CAPTURE
+    written = Written(body.file, body.digest, body.size_bytes, body.rows)
+    call.app.queue.add_file_to_draft(body.lease_token, body.table, mode, body.snapshot_id, written)
+    yield {"job_id": body.job_id, "received": body.rows}
 
 
 class _FinishBody(FinishedLease):

@@ -98,6 +98,7 @@ class Captures:
                 "column_ids": ids[table.table_key],
                 "has_statistics": table.table_key in with_statistics,
                 "contradicted": contradicted.get(table.table_key, []),
+                "segment_cells": self.catalog.database.segments.cells,
                 "mode": str(mode),
                 "correlation_id": correlation_id,
                 "snapshots": {str(i): columns.get((table.table_key, i), []) for i, _ in pins},

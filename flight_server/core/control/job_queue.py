@@ -14,13 +14,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
 
 from flight_server.core.control.capture_commit import CaptureCommit, End
 from flight_server.core.control.lanes import Lanes
 from flight_server.core.control.leases import Leases
 from flight_server.core.control.workers import LANES, Workers, lanes_of
 from flight_server.core.writes.drafts import Draft
+from store.duckdb.segment_files import Written
 from store.history.file_listings import ListingChanged, can_continue
 from store.model.errors import (
     Cancelled,
@@ -34,9 +38,11 @@ from store.model.errors import (
     from_json,
     to_json,
 )
-from store.model.puts import Listing
+from store.model.puts import Listing, PutMode
+from store.model.schemas import FLIGHTS
 from store.queue.job_store import JobStore
 from store.queue.jobs import LIGHT, Job, as_json
+from store.segment_making import taken_over
 from store.stats_store import Put
 
 log = logging.getLogger("statflight.server")
@@ -366,12 +372,14 @@ class JobQueue:
         """The job and the draft of a lease that takes rows."""
         with self.lock:
             job = self._leases.get(token)
-            if job is None or job.is_ending or job.is_discarded:
-                self._drafts.pop(token, Draft()).close()
-                raise _lost()
-            if job.table is None:
-                raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
-            return job, self._drafts.setdefault(token, self._commit.draft(job))
+            if job is not None and not (job.is_ending or job.is_discarded):
+                if job.table is None:
+                    raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
+                return job, self._drafts.setdefault(token, self._commit.draft(job))
+            dropped = self._drafts.pop(token, None)
+        if dropped is not None:
+            dropped.close()
+        raise _lost()
 
     def add_to_draft(self, token: str, put: Put, whole: bool, *, few: bool = False) -> None:
         """Adds rows to the draft of a lease.
@@ -387,6 +395,57 @@ class JobQueue:
         """
         try:
             self._draft(token)[1].add(put, whole, few=few)
+        except ListingChanged:
+            self._draft(token)  # says so if the lease is lost, and its draft closed
+            raise
+
+    def segment_place(self, token: str) -> tuple[Path, str]:
+        """The directory into which the worker of a lease may write segments, and the name by which it is the
+        database's.
+
+        Raises:
+            Conflict: The lease is lost.
+            InvalidArgument: A lease of this kind takes no rows; or there are no segments.
+        """
+        self._draft(token)
+        self._check_segments()
+        return self._store.database.shared_segments()
+
+    def _check_segments(self) -> None:
+        if self._store.database.segments.cells is None:
+            raise InvalidArgument("this server has no segments", hint="put the rows")
+
+    def add_file_to_draft(self, token: str, flight: str, mode: PutMode, snapshot_id: int, written: Written) -> None:
+        """Adds a file that its worker has written into the directory of segments to the draft of a lease.
+
+        Args:
+            flight: A flight with rows of files.
+            snapshot_id: One of those that the lease is about.
+
+        Raises:
+            Conflict: The lease is lost.
+            InvalidArgument: A lease of this kind takes no rows, or none at this snapshot; or there are no segments.
+            SegmentError: The file is missing, damaged, or not one of the flight's rows.
+            ListingChanged: Another write removed rows of the draft.
+        """
+        job, draft = self._draft(token)
+        segments, about = self._store.database.segments, job.payload["table"]
+        self._check_segments()
+        if str(snapshot_id) not in job.payload["snapshots"]:
+            raise InvalidField(
+                "snapshot_id",
+                "is not of this lease",
+                expected=", ".join(job.payload["snapshots"]),
+                actual=snapshot_id,
+            )
+        if self._store.database.rows("SELECT 1 FROM segments WHERE name = ?", written.name):
+            raise InvalidField("file", "is a segment already", expected="a new file", actual=written.name)
+        place = {f"table_{name}": about[name] for name in ("catalog", "schema", "name")}
+        place |= {"table_id": about["table_id"], "snapshot_id": snapshot_id}
+        schema = pa.schema([FLIGHTS[flight].schema.field(name) for name in place])
+        empty = Put(flight, pa.Table.from_pylist([place], schema), mode)
+        try:
+            draft.add_file(taken_over(segments.files, empty, written))
         except ListingChanged:
             self._draft(token)  # says so if the lease is lost, and its draft closed
             raise

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store import segment_listings
 from store.duckdb.database import Connection
 from store.duckdb.layout import BY_SPAN
 from store.duckdb.spill import SpillBuffer
@@ -19,6 +20,7 @@ from store.model.catalog_entries import TableEntry
 from store.model.errors import Cancelled
 from store.model.puts import Listing
 from store.segment_listings import SegmentListing
+from store.segment_making import FAMILY_OF, HandedOver
 from store.staged_listings import MANY_ROWS, StagedListing, family_of
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 
@@ -34,7 +36,9 @@ class Draft:
         self._store, self._is_cancelled = store, is_cancelled
         self._lock, self._closed = threading.Lock(), False
         self._buffers: dict[tuple[str | None, str, PutMode, pa.Schema], SpillBuffer] = {}  # by family, flight, …
-        self._numbers: dict[str, int] = {}  # family → rows in buffers
+        self._handed: dict[str, list[HandedOver]] = {}  # by family; files that are no segments yet
+        self._taken: list[str] = []  # names of all files that were added
+        self._numbers: dict[str, int] = {}  # family → rows in buffers and such files
         self._is_large = False  # more of them than a listing in the database file has
         self._cells = 0  # rows of files that were added, but for the few
         self.staged: dict[str, StagedListing] = {}  # whose rows are in the database, by family
@@ -94,17 +98,57 @@ class Draft:
             directory = None if self._store is None else self._store.database.directory
             self._buffers[key] = SpillBuffer(put.rows.schema, directory)
         self._buffers[key].add(put.rows)
-        if family is None or self._store is None or family in self.staged:
-            return
-        self._numbers[family] = self._numbers.get(family, 0) + put.rows.num_rows
-        self._cells += put.rows.num_rows
-        limit = self._store.database.segments.cells
+        if family is not None and self._store is not None and family not in self.staged:
+            self._count(self._store, family, put.rows.num_rows)
+
+    def add_file(self, handed: HandedOver) -> None:
+        """Adds a file of rows that a worker has written, which is deleted if it does not become a segment.
+
+        Raises:
+            StatflightError: The database refuses the rows.
+            Cancelled: The rows are unwanted.
+        """
+        with self._lock:
+            store, written = self._store, handed.written
+            assert store is not None
+            self._taken.append(written.name)
+            self.sizes.append((handed.flight, written.row_count, written.size_bytes))
+            family = FAMILY_OF[handed.flight]
+            listing = self.staged.get(family)
+            if self._closed:
+                segment_listings.drop_unused(store.database, [written.name])
+            elif isinstance(listing, SegmentListing) and listing.takes(handed.first):
+                listing.add_file(written, handed.first.mode)
+            elif listing is not None:
+                self._add(self._read(store, handed))
+            else:
+                self._handed.setdefault(family, []).append(handed)
+                self._count(store, family, written.row_count)
+
+    def _read(self, store: DuckDBStatsStore, handed: HandedOver) -> Put:
+        """The put of the rows of a file, which is deleted."""
+        files = store.database.segments.files
+        put = handed.read(files)
+        files.discard([handed.written.name])
+        return put
+
+    def _read_all(self, store: DuckDBStatsStore) -> None:
+        """Buffers the rows of all files that do not become segments."""
+        for family in list(self._handed):
+            for handed in self._handed.pop(family):
+                self._keep(store, family, self._read(store, handed))
+
+    def _count(self, store: DuckDBStatsStore, family: str, rows: int) -> None:
+        """Counts rows of a family that are kept, and moves them to the database once they are many."""
+        self._numbers[family] = self._numbers.get(family, 0) + rows
+        self._cells += rows
+        limit = store.database.segments.cells
         if limit is None:
             if self._numbers[family] >= MANY_ROWS:
-                self._stage(self._store, family, StagedListing)
+                self._stage(store, family, StagedListing)
         elif self._cells > limit and self._numbers[family] > min(limit, MANY_ROWS):
             self._is_large = True
-            self._stage(self._store, family, SegmentListing)
+            self._stage(store, family, SegmentListing)
 
     def _stage_rest(self, store: DuckDBStatsStore) -> None:
         """Begins the listings of the families whose rows were kept: as segments if they are many, or others of the
@@ -117,6 +161,8 @@ class Draft:
         cells = self._cells + sum(part.rows.num_rows for each in few.values() for part in each)
         if segments.cells is not None and cells:
             self._is_large = cells > segments.cells or cells + store.listed_rows(keys) > segments.cells
+        if not (self._is_large or segments.may_have(keys)):
+            self._read_all(store)
         for family, first in firsts.items():
             if family in self.staged or first is None:
                 continue
@@ -124,9 +170,11 @@ class Draft:
                 self._stage(store, family, SegmentListing, few[family])
             elif self._numbers.get(family, 0) >= MANY_ROWS:
                 self._stage(store, family, StagedListing)
+        self._read_all(store)
 
     def _first_kept(self, family: str) -> pa.Table | None:
-        return next((buffer.first for key, buffer in self._buffers.items() if key[0] == family), None)
+        handed = (each.first.rows for each in self._handed.get(family, ()))
+        return next((buffer.first for key, buffer in self._buffers.items() if key[0] == family), next(handed, None))
 
     def _stage(self, store: DuckDBStatsStore, family: str, kind: type[StagedListing], few: Sequence[Put] = ()) -> None:
         """Moves the rows of a family to the database, if they can be stored in pieces; else they are kept, and it is
@@ -136,33 +184,46 @@ class Draft:
             few: Rows of the family that are added later.
         """
         keys = sorted((key for key in self._buffers if key[0] == family), key=lambda key: key[2] is PutMode.FILL)
-        puts = [Put(key[1], self._buffers.pop(key).table(), key[2]) for key in keys]
+        kept: list[Put | HandedOver] = [Put(key[1], self._buffers.pop(key).table(), key[2]) for key in keys]
+        kept += self._handed.pop(family, ())
         if kind is SegmentListing:  # which takes the rows of the mode that most have
-            most = max(puts, key=lambda put: put.rows.num_rows).mode if puts else None
-            puts.sort(key=lambda put: put.mode is not most)
-            keys.sort(key=lambda key: key[2] is not most)
+            numbers: Counter[PutMode] = Counter()
+            for each in kept:
+                numbers[each.mode] += each.num_rows
+            most = max(numbers, key=lambda mode: numbers[mode], default=None)
+            kept.sort(key=lambda each: each.mode is not most)
         self._numbers[family] = 0
         bases = {s: listing for s, listing in self._listings.items() if listing.base_snapshot_id is not None}
         continued = bases if family in FAMILIES else {}
-        listing = store.stage([*puts, *few], continued, self._is_cancelled, kind)
+        firsts = [each.first if isinstance(each, HandedOver) else each for each in kept]
+        listing = store.stage([*firsts, *few], continued, self._is_cancelled, kind)
         if listing is None:
-            for key, put in zip(keys, puts, strict=True):
-                self._keep(key, put, store)
+            for each in kept:
+                self._keep(store, family, each)
             return
         if isinstance(listing, SegmentListing) and self._is_large:
             listing.few_rows = 0
         self.staged[family] = listing
         if self._closed:
             listing.close()
-        for key, put in zip(keys, puts, strict=True):
-            if listing.takes(put):
-                listing.add(put.rows, put.mode)
+        for each, first in zip(kept, firsts, strict=True):
+            if not listing.takes(first):
+                self._keep(store, family, self._read(store, each) if isinstance(each, HandedOver) else each)
+            elif isinstance(each, HandedOver):
+                assert isinstance(listing, SegmentListing)
+                listing.add_file(each.written, each.mode)
             else:
-                self._keep(key, put, store)
+                listing.add(each.rows, each.mode)
 
-    def _keep(self, key: tuple[str | None, str, PutMode, pa.Schema], put: Put, store: DuckDBStatsStore) -> None:
-        self._buffers[key] = SpillBuffer(put.rows.schema, store.database.directory)
-        self._buffers[key].add(put.rows)
+    def _keep(self, store: DuckDBStatsStore, family: str, kept: Put | HandedOver) -> None:
+        """Keeps rows that are no part of a listing in the database."""
+        if isinstance(kept, HandedOver):
+            self._handed.setdefault(family, []).append(kept)
+            return
+        key = (family, kept.flight, kept.mode, kept.rows.schema)
+        if key not in self._buffers:
+            self._buffers[key] = SpillBuffer(kept.rows.schema, store.database.directory)
+        self._buffers[key].add(kept.rows)
 
     def settle(self) -> None:
         """Adds the few rows of the listings that are stored in pieces, and what else comes before their commit.
@@ -190,6 +251,8 @@ class Draft:
         self._closed = True
         for listing in list(self.staged.values()):
             listing.close()
+        if self._store is not None and self._taken:
+            segment_listings.drop_unused(self._store.database, self._taken)
 
     def merged(self) -> list[Put]:
         """The other puts in the order of the commit: requested statistics first, then additional ones (mode FILL)."""

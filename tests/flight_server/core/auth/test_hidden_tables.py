@@ -89,7 +89,7 @@ ACTION_BODIES: dict[str, list[dict[str, Any]]] = {
 OTHERS = {
     "health", "backup", "register_connector", "validate_connector", "drop_connector", "discover", "get_job",
     "cancel_job", "wait_job", "lease_job", "renew_lease", "finish_job", "finish_jobs", "return_leases",
-    "declare_listing",
+    "declare_listing", "segment_place", "add_segment",
 }  # fmt: skip
 STATEMENTS = [
     "ANALYZE @",

@@ -12,12 +12,14 @@ from flight_server.core.writes.drafts import Draft, store_drafts
 from store import segment_listings, staged_listings
 from store.catalog.catalog import Catalog
 from store.duckdb.layout import BY_SNAPSHOT
+from store.duckdb.segment_files import SegmentError, SegmentFiles, Written
 from store.history import validation
 from store.history.file_listings import FAMILIES, ListingChanged
 from store.history.file_spans import rows_of
 from store.model.errors import InvalidArgument
 from store.model.puts import Listing
 from store.model.schemas import FLIGHTS
+from store.segment_making import HandedOver, SegmentMaker, taken_over
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 from tests.store.empty_store import empty_database
 
@@ -28,6 +30,7 @@ class DraftStore:
         self.catalog = Catalog(self.database)
         self.store = DuckDBStatsStore(self.database, self.catalog)
         self.puts: list[int] = []
+        self.makes = False  # the worker writes rows of files itself
         put_in = self.store.put_in
 
         def counted(connection: Any, puts: Any, **more: Any) -> Any:
@@ -132,10 +135,12 @@ def test_drafts_that_continue_listings_are_stored_by_one_put_unless_they_are_of_
 # Many rows.
 
 
-@pytest.fixture(params=[None, 4], ids=["pieces", "segments"])
+@pytest.fixture(params=["pieces", "segments", "handed over"])
 def many_rows(draft_store, monkeypatch, request):
-    """A table of a lake; rows of files are many from 4 on, and stored in pieces of 3, or in segments of 3."""
-    monkeypatch.setattr(draft_store.database.segments, "cells", request.param)
+    """A table of a lake; rows of files are many from 4 on, and stored in pieces of 3, or in segments of 3, or written
+    by the worker as segments of any size."""
+    draft_store.makes = request.param == "handed over"
+    monkeypatch.setattr(draft_store.database.segments, "cells", None if request.param == "pieces" else 4)
     monkeypatch.setattr(segment_listings, "ROWS", 3)
     monkeypatch.setattr(drafts, "MANY_ROWS", 4)
     monkeypatch.setattr(staged_listings, "_PIECE_ROWS", 3)
@@ -166,12 +171,26 @@ def stored(draft_store: DraftStore, table: Any, snapshot: int, flight: str = "st
         return dict(cursor.execute(f"SELECT t.file_path, t.row_count FROM {source}", values).fetchall())
 
 
+def taken(draft_store: DraftStore, put: Put, written: Written) -> HandedOver:
+    place = put.rows.slice(0, 0).select(["table_catalog", "table_schema", "table_name", "snapshot_id"])
+    place = pa.Table.from_pylist(put.rows.select(place.column_names).slice(0, 1).to_pylist(), place.schema)
+    return taken_over(draft_store.database.segments.files, Put(put.flight, place, put.mode), written)
+
+
 def in_pieces(draft_store: DraftStore, puts: list[Put], snapshot: int = 1, listing: Listing | None = None) -> Draft:
     created = Draft(draft_store.store)
     if listing is not None:
         created.declare(listing)
+    maker = SegmentMaker(SegmentFiles(draft_store.database.segments.files.directory)) if draft_store.makes else None
     for put in puts[:-1]:
-        created.add(put, whole=put.mode is PutMode.REPLACE_SNAPSHOT)
+        rows = put.rows
+        if maker is not None:
+            made = maker.make(put.flight, rows, checked=False)
+            rows = made.repeated
+            if made.written is not None:
+                created.add_file(taken(draft_store, put, made.written))
+        if rows.num_rows:
+            created.add(Put(put.flight, rows, put.mode), whole=put.mode is PutMode.REPLACE_SNAPSHOT)
     created.add(puts[-1], whole=puts[-1].mode is PutMode.REPLACE_SNAPSHOT, few=True)  # the last ones come with the end
     return created
 
@@ -244,3 +263,124 @@ def test_closed_draft_leaves_nothing_and_takes_no_more(draft_store, many_rows):
         with pytest.raises(ListingChanged):
             late()
             commit(draft_store, [(created, many_rows)])
+
+
+# Files that a worker has written.
+
+
+@pytest.fixture
+def handing(draft_store, monkeypatch):
+    """A table of a lake, whose rows of files are many from 4 on, and the files of its segments."""
+    monkeypatch.setattr(draft_store.database.segments, "cells", 4)
+    return draft_store.table("t"), draft_store.database.segments.files
+
+
+def written(draft_store: DraftStore, values: dict[str, int], snapshot: int = 1) -> tuple[Put, Written]:
+    """A put, and the file of its rows, as a worker writes it."""
+    put = files("stats.file_columns", values, snapshot, PutMode.FILL)
+    made = SegmentMaker(SegmentFiles(draft_store.database.segments.files.directory)).make(
+        put.flight, put.rows, checked=False
+    )
+    assert made.written is not None
+    return put, made.written
+
+
+def test_few_handed_over_rows_go_into_the_database_and_their_file_is_deleted(draft_store, handing):
+    table, segment_files = handing
+    put, file = written(draft_store, {"a": 1, "b": 2})
+    created = Draft(draft_store.store)
+    created.add_file(taken(draft_store, put, file))
+    created.settle()
+    commit(draft_store, [(created, table)])
+    created.close()
+    assert stored(draft_store, table, 1) == {"a": 1, "b": 2}
+    assert not segment_files.path(file.name).exists()
+    assert draft_store.database.rows("SELECT 1 FROM segments") == []
+
+
+def test_file_becomes_a_segment_as_it_is_and_stays(draft_store, handing):
+    table, segment_files = handing
+    put, file = written(draft_store, FIVE)
+    created = Draft(draft_store.store)
+    created.add_file(taken(draft_store, put, file))
+    created.settle()
+    commit(draft_store, [(created, table)])
+    created.close()
+    assert draft_store.database.rows("SELECT name FROM segments") == [(file.name,)]
+    assert stored(draft_store, table, 1) == FIVE
+    assert not segment_files.being_written
+
+
+@pytest.mark.parametrize("count", [2, 5], ids=["few", "many"])
+def test_closed_draft_deletes_its_files(draft_store, handing, count):
+    _, segment_files = handing
+    put, file = written(draft_store, dict.fromkeys("abcdefg"[:count], 1))
+    created = Draft(draft_store.store)
+    created.add_file(taken(draft_store, put, file))
+    created.close()
+    assert not segment_files.path(file.name).exists()
+    put, file = written(draft_store, {"x": 1})
+    created.add_file(taken(draft_store, put, file))
+    assert not segment_files.path(file.name).exists(), "a closed draft takes no more"
+
+
+def test_file_replaces_the_rows_that_differ_and_no_others(draft_store, handing):
+    table, segment_files = handing
+    for snapshot, values in ((1, FIVE), (2, FIVE | {"a": 2, "f": 1})):
+        put, file = written(draft_store, values, snapshot)
+        created = Draft(draft_store.store)
+        created.add_file(taken(draft_store, put, file))
+        created.settle()
+        commit(draft_store, [(created, table)])
+        created.close()
+        assert stored(draft_store, table, snapshot) == values
+    assert stored(draft_store, table, 1) == FIVE
+    assert not segment_files.path(file.name).exists(), "rows that are stored are not stored twice"
+
+
+def test_row_that_differs_from_one_of_a_file_is_refused(draft_store, handing):
+    table, _ = handing
+    created = in_pieces(
+        draft_store,
+        [
+            files("stats.file_columns", FIVE, 1, PutMode.CAPTURE),
+            files("stats.file_columns", FIVE | {"a": 2}, 1, PutMode.CAPTURE),
+            files("stats.file_columns", {"g": 1}, 1, PutMode.CAPTURE),
+        ],
+    )
+    with pytest.raises(InvalidArgument, match="two different rows"):
+        created.settle()
+    assert stored(draft_store, table, 1) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda file: file._replace(digest="0" * 64), "is damaged"),
+        (lambda file: file._replace(size_bytes=file.size_bytes + 1), "is not of the size"),
+        (lambda file: file._replace(row_count=file.row_count - 1), "does not have the rows"),
+        (lambda file: file._replace(name="0" * 32 + ".parquet"), "is missing"),
+    ],
+)
+def test_file_that_is_not_what_was_written_is_refused(draft_store, handing, change, reason):
+    put, file = written(draft_store, FIVE)
+    with pytest.raises(SegmentError, match=reason):
+        taken(draft_store, put, change(file))
+
+
+@pytest.mark.parametrize("name", ["../stats.duckdb", "owner", "a.parquet", "/etc/passwd"])
+def test_only_files_of_segments_are_taken(draft_store, handing, name):
+    put, file = written(draft_store, FIVE)
+    with pytest.raises(InvalidArgument, match="cannot be taken"):
+        taken(draft_store, put, file._replace(name=name))
+    taken(draft_store, put, file)
+    with pytest.raises(InvalidArgument, match="cannot be taken"):
+        taken(draft_store, put, file)
+
+
+def test_file_of_other_columns_is_refused(draft_store, handing):
+    _, segment_files = handing
+    put, _ = written(draft_store, FIVE)
+    other = SegmentFiles(segment_files.directory).write(pa.table({"file_path": ["a"], "column_id": ["1"]}))
+    with pytest.raises(SegmentError, match="does not have the rows"):
+        taken(draft_store, put, other)
