@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+from store.duckdb.commit import Guard, Ship
+from store.duckdb.commit_log import CommitLog
 from store.model.errors import ResourceExhausted, StatflightError
 
 T = TypeVar("T")
@@ -24,7 +26,7 @@ class Lagging(ResourceExhausted):
     code = "LAGGING"
 
 
-class Role:
+class Role(Guard, Ship):
     """A server without replicas.
 
     Attributes:
@@ -35,6 +37,7 @@ class Role:
         successor: The role that this one ends in, once it has.
         over: Why the server must end, and what to do; empty if it need not.
         holder: Name of the server among those that share its store; None for one alone.
+        log: The log of commits, if the servers that share a store write one.
         shares_secrets: True if the store keeps the secrets of connectors for all of its servers.
     """
 
@@ -45,6 +48,7 @@ class Role:
     successor: Role | None = None
     over = ""
     holder: str | None = None
+    log = CommitLog()
     shares_secrets = False
 
     @property
@@ -74,13 +78,6 @@ class Role:
     def trouble(self) -> str:
         """The trouble of the role, for health checks; empty if there is none."""
         return ""
-
-    def check_writes(self) -> None:
-        """Refuses work that ends in a write, where no writes are taken.
-
-        Raises:
-            ReadOnly: Another server writes; names it.
-        """
 
     def check_lag(self, max_lag_ms: int | None) -> None:
         """Refuses a read of older rows than its caller allows.

@@ -24,7 +24,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.catalog.catalog import Catalog
-from store.catalog.changes import one_place
 from store.duckdb.arrow_sql import execute, rowid_in
 from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SPAN, OPEN_END, insert_rows
@@ -36,7 +35,7 @@ from store.history.staged import Staged
 from store.history.target_bits import TargetBits
 from store.model.errors import StatflightError
 from store.model.names import join_name
-from store.model.puts import IDENTITY, Counts, Listing, Put, PutMode, is_constant, two_rows
+from store.model.puts import IDENTITY, Counts, Listing, Put, PutMode, is_constant, one_place, two_rows
 
 log = logging.getLogger("statflight.store")
 
@@ -337,7 +336,7 @@ class StagedListing:
             ListingChanged: Another write ended the staging.
         """
         self._check(connection)
-        self._catalog.changes.stored(self.family, one_place(self.table_key, self._snapshot_id))
+        self._catalog.behind.stored(self.family, one_place(self.table_key, self._snapshot_id))
         listing = [self.table_key, self.family, self._snapshot_id]
         mark = marks.get((self.table_key, self._snapshot_id)) if self.family in FAMILIES else None
         kept = "mark" if mark is None and not self.whole else "NULL"

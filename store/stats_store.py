@@ -26,10 +26,10 @@ import pyarrow.compute as pc
 from store import segment_merging
 from store.catalog import expiry
 from store.catalog.catalog import Catalog
-from store.catalog.changes import one_place
 from store.catalog.column_ids import ColumnNames
 from store.catalog.deletion import delete_records
 from store.duckdb.arrow_sql import query
+from store.duckdb.commit import Behind, Commit, Queue, Rows
 from store.duckdb.commit_log import Applied
 from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, stored_columns
@@ -42,8 +42,9 @@ from store.history.span_merge import SpanMerge, waves
 from store.model.catalog_entries import EXTERNAL, Place, TableEntry
 from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
-from store.model.puts import FLIGHT_OF, Codes, Counts, Listing, Put, PutMode, codes, digest, snapshots_of
+from store.model.puts import FLIGHT_OF, Codes, Counts, Listing, Put, PutMode, codes, digest, one_place, snapshots_of
 from store.model.targets import Target, TargetKind
+from store.role import Role
 from store.staged_listings import MANY_ROWS, StagedListing, family_of, place_of, unstage_all
 from store.stores import Meta, Page, Records, StatsStore
 
@@ -59,22 +60,71 @@ _PLACED = (*_TABLE, "table_id", "snapshot_id", "schema_hash")  # what says where
 _NONE = Counts()
 
 
-class DuckDBStatsStore(StatsStore):
-    """`StatsStore` on a `Database`."""
+class Generations(Rows):
+    """The generations of puts: numbers that increase with every put, also across restarts, by the wall clock in
+    microseconds, kept unique."""
 
-    def __init__(self, database: Database, catalog: Catalog, *, require_registered_tables: bool = False):
+    def __init__(self) -> None:
+        self._newest, self._lock = 0, threading.Lock()
+
+    def next(self, count: int = 1) -> int:
+        """The first of `count` new ones."""
+        with self._lock:
+            first = max(self._newest + 1, time.time_ns() // 1000)
+            self._newest = first + count - 1
+            return first
+
+    def applied(self, connection: Connection, applied: Applied) -> None:  # noqa: ARG002
+        """Numbers the puts to come after those of others, whose clock may be ahead."""
+        for rows in applied.rows.values():
+            if "generation" in rows.column_names and (newest := pc.max(rows["generation"]).as_py()) is not None:
+                with self._lock:
+                    self._newest = max(self._newest, abs(newest))
+
+
+class DuckDBStatsStore(StatsStore):
+    """`StatsStore` on a `Database`: the one place where the phases of its commits are put together.
+
+    Args:
+        database: The open database.
+        catalog: Its catalog.
+        role: The server's role among those that have the database or its replicas.
+        behind: The store behind the database, if there is one.
+        queue: The jobs in the database, if there is a server.
+        require_registered_tables: Refuse puts of tables that no connector has registered.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        catalog: Catalog,
+        *,
+        role: Role | None = None,
+        behind: Behind | None = None,
+        queue: Queue | None = None,
+        require_registered_tables: bool = False,
+    ):
         self.database = database
         self.catalog = catalog
         self.require_registered_tables = require_registered_tables
         self.columns = ColumnNames(catalog)
-        self._generation, self._numbering = 0, threading.Lock()
-        database.on_apply.append(self._applied)
+        self._generations = Generations()
+        role = role or Role()
+        database.phases = Commit(
+            guard=role,
+            log=role.log,
+            rows=self._generations,
+            derived=catalog,
+            behind=behind or Behind(),
+            queue=queue or Queue(),
+            ship=role,
+        )
 
     @classmethod
-    def open(cls, path: str | Path) -> DuckDBStatsStore:
+    def open(cls, path: str | Path, behind: Behind | None = None) -> DuckDBStatsStore:
         """Opens the database of a file, which is created if it is missing; `:memory:` for a temporary one."""
         database = Database(path)
-        return cls(database, Catalog(database))
+        return cls(database, Catalog(database), behind=behind)
 
     def close(self) -> None:
         self.database.close()
@@ -166,7 +216,7 @@ class DuckDBStatsStore(StatsStore):
             family,
             puts[0].rows.slice(0, 1),
             None if entry is None else entry.table_key,
-            self._next_generation(2),
+            self._generations.next(2),
             whole=whole,
             base=bases.get(snapshot_id),
             is_cancelled=is_cancelled,
@@ -208,7 +258,7 @@ class DuckDBStatsStore(StatsStore):
         """
         if idempotency_key is not None and (replay := self._replay(connection, idempotency_key, content)):
             return replay
-        generation = self._next_generation()
+        generation = self._generations.next()
         new_tables = set[int]()
         puts, seen = self._registered(connection, puts, new_tables, staged)
         places = self.catalog.places(connection, seen) if puts else {}
@@ -293,7 +343,7 @@ class DuckDBStatsStore(StatsStore):
         for family, part in families.items():
             if not part.num_rows:
                 continue
-            self.catalog.changes.stored(family, part)
+            self.catalog.behind.stored(family, part)
             if family in BY_SPAN and presence.has_any(STAGED, keys):
                 end_staged(connection, self.database.segments, family, keys)
             for wave in waves(part) if family in BY_SPAN else [part]:
@@ -353,21 +403,6 @@ class DuckDBStatsStore(StatsStore):
                     hint="it was created again: what was known of the former does not hold for it",
                     params={"field": "table_id"},
                 )
-
-    def _next_generation(self, count: int = 1) -> int:
-        """A number that increases with every put, also across restarts: the wall clock in microseconds, kept unique.
-        It is the first of `count`."""
-        with self._numbering:
-            first = max(self._generation + 1, time.time_ns() // 1000)
-            self._generation = first + count - 1
-            return first
-
-    def _applied(self, _: Connection, applied: Applied) -> None:
-        """Numbers the puts to come after those of others, whose clock may be ahead."""
-        for rows in applied.rows.values():
-            if "generation" in rows.column_names and (newest := pc.max(rows["generation"]).as_py()) is not None:
-                with self._numbering:
-                    self._generation = max(self._generation, abs(newest))
 
     # Reading single records.
 

@@ -9,13 +9,13 @@ the two leaves the store ahead by what nobody was told is stored, until its plac
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from store.catalog.changes import Changes
 from store.duckdb.arrow_sql import query
+from store.duckdb.commit import Behind
 from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN
 from store.model.catalog_entries import TableEntry
@@ -39,27 +39,34 @@ class _Deleted(NamedTuple):
     target: Target | None
 
 
-class WriteThrough(Changes):
-    """Keeps a store in step with the database from then on.
+class WriteThrough(Behind):
+    """Keeps a store in step with the database, once `join` has brought both in step.
 
     Args:
-        local: The database's records; nothing else writes.
-        store: The store behind it.
+        store: The store behind the database.
         name: Name and address of the store, which the database remembers.
-
-    Raises:
-        InvalidArgument: Both have records, and the database was not in step with this store.
     """
 
-    def __init__(self, local: DuckDBStatsStore, store: StatsStore, name: str):
-        self._local, self._store, self._name = local, store, name
-        self._clear()
+    def __init__(self, store: StatsStore, name: str):
+        self._store, self._name = store, name
+        self._local: DuckDBStatsStore | None = None
+        self.clear()
+
+    def join(self, local: DuckDBStatsStore) -> None:
+        """Brings both in step.
+
+        Args:
+            local: The database's records, with this store behind it; nothing else writes.
+
+        Raises:
+            InvalidArgument: Both have records, and the database was not in step with this store.
+        """
         database = local.database
-        (is_known,) = database.rows("SELECT count(*) > 0 FROM settings WHERE name = ? AND value = ?", SETTING, name)[0]
-        exports = not is_known and self._begin()
-        local.catalog.changes = self
-        database.before_commit.append(self._write)
-        database.on_rollback.append(self._clear)
+        (is_known,) = database.rows(
+            "SELECT count(*) > 0 FROM settings WHERE name = ? AND value = ?", SETTING, self._name
+        )[0]
+        exports = not is_known and self._begin(local)
+        self._local = local
         if not is_known:
             database.write(lambda connection: self._join(connection, exports))
 
@@ -76,31 +83,35 @@ class WriteThrough(Changes):
     def deleted(self, table: TableEntry, snapshot_id: int | None, target: Target | None) -> None:
         self._deleted.append(_Deleted(table, snapshot_id, target))
 
-    def _clear(self, _: Connection | None = None) -> None:
+    def clear(self) -> None:
         self._places: dict[str, list[pa.Table]] = {}  # by flight
         self._deleted: list[_Deleted] = []
         self._new: list[TableEntry] = []
 
-    def _write(self, connection: Connection, _: Set[int]) -> None:
-        """Writes what the transaction has changed; the last step before its commit."""
+    def write(self, connection: Connection) -> None:
+        """Writes what the transaction has changed; nothing before both are in step."""
         try:
-            # Records of a table that was dropped under this name, or deleted; those that are there again follow.
-            for each in (*(_Deleted(table, None, None) for table in self._new), *self._deleted):
-                named = self._local.catalog.find(each.table.name)
-                is_replaced = named is not None and named.table_key != each.table.table_key
-                found = None if is_replaced else self._store.find(each.table.name)
-                if found is not None:
-                    self._store.delete(found, each.snapshot_id, each.target)
-            rows = ((flight, self._read(connection, flight)) for flight in FLIGHTS if flight in self._places)
-            puts = [_put(flight, found) for flight, found in rows if found.num_rows]
-            if puts:
-                self._store.put(puts)
+            if self._local is not None:
+                self._write(connection, self._local)
         except StatflightError:
             raise
         except Exception as error:
             log.exception("the store %s failed", self._name)
             raise UpstreamError(f"the store {self._name} failed: {error}", code="STORE") from None
-        self._clear()
+        self.clear()
+
+    def _write(self, connection: Connection, local: DuckDBStatsStore) -> None:
+        # Records of a table that was dropped under this name, or deleted; those that are there again follow.
+        for each in (*(_Deleted(table, None, None) for table in self._new), *self._deleted):
+            named = local.catalog.find(each.table.name)
+            is_replaced = named is not None and named.table_key != each.table.table_key
+            found = None if is_replaced else self._store.find(each.table.name)
+            if found is not None:
+                self._store.delete(found, each.snapshot_id, each.target)
+        rows = ((flight, self._read(connection, flight)) for flight in FLIGHTS if flight in self._places)
+        puts = [_put(flight, found) for flight, found in rows if found.num_rows]
+        if puts:
+            self._store.put(puts)
 
     def _read(self, connection: Connection, flight: str) -> pa.Table:
         places = pa.concat_tables(self._places[flight]).group_by(_PLACE.names).aggregate([])
@@ -108,16 +119,16 @@ class WriteThrough(Changes):
 
     # The begin.
 
-    def _begin(self) -> bool:
+    def _begin(self, local: DuckDBStatsStore) -> bool:
         """Fills an empty database from the store; True if it is the store that is empty."""
         tables = [table for table in self._store.tables() if self._store.captured_snapshots(table)]
-        if tables and any(map(self._local.captured_snapshots, self._local.catalog.tables())):
+        if tables and any(map(local.captured_snapshots, local.catalog.tables())):
             raise InvalidArgument(
                 f"the database and the store {self._name} both have statistics, and may differ",
                 code="STORE",
                 hint="start with a new database file, which is filled from the store; or with an empty store",
             )
-        count = sum(self._local.put(puts).received for puts in self._filled(tables))
+        count = sum(local.put(puts).received for puts in self._filled(tables))
         if count:
             log.info("filled the database with %s records of the store %s", f"{count:,}", self._name)
         return not tables

@@ -55,7 +55,7 @@ ROOMS = {
         "history": {"model", "duckdb"},
         "catalog": HISTORY,
         "queue": {"model", "duckdb"},
-        "role": {"model"},
+        "role": {"model", "duckdb"},
         "replication": {"model", "duckdb", "role"},
         "postgres": HISTORY | {"catalog", "role", "stats_store"},
         "plugins": {"model"},
@@ -66,7 +66,7 @@ ROOMS = {
         "segment_listings": HISTORY | {"staged_listings"},
         "segment_making": HISTORY | {"segment_listings"},
         "segment_merging": {"duckdb", "segment_listings"},
-        "stats_store": HISTORY | {"catalog", "segment_merging", "staged_listings", "stores"},
+        "stats_store": HISTORY | {"catalog", "segment_merging", "staged_listings", "stores", "role"},
         "write_through": HISTORY | {"catalog", "stats_store", "stores"},
     },
     "capture": {

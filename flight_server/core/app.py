@@ -10,7 +10,7 @@ from typing import Any
 
 from flight_server.core.config import Settings
 from flight_server.core.control.access import Access
-from flight_server.core.control.capturing import Capturing
+from flight_server.core.control.capturing import Around, Capturing
 from flight_server.core.control.housekeeping import Background
 from flight_server.core.control.watch import Pace, Watch
 from flight_server.core.part import Part, Parts
@@ -22,7 +22,8 @@ from flight_server.core.transfer.importing import Imports
 from store.catalog.catalog import Catalog
 from store.catalog.sketch_retention import SketchRetention, superseded, thin
 from store.duckdb.database import Database
-from store.model.catalog_entries import EXTERNAL, TableEntry
+from store.model.catalog_entries import EXTERNAL
+from store.queue.job_store import JobStore
 from store.role import Role
 from store.stats_store import DuckDBStatsStore
 
@@ -44,6 +45,7 @@ class App:
         functions: Rows of `sys.functions`; `actions/`, which has them, may import this file but not the reverse.
         join: Opens the database file, and gives the server its role among the database's replicas.
         parts: Makes the parts of the server, by name (`process/parts.py`).
+        has_own: True while a worker lives that the server has started for a lane.
     """
 
     def __init__(
@@ -52,32 +54,33 @@ class App:
         functions: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
         join: Callable[[Path], tuple[Database, Role]] = alone,
         parts: Callable[[Settings], Mapping[str, Part]] = lambda _: {},
+        has_own: Callable[[str], bool] = lambda _lane: False,
     ):
         self.settings = settings
         self.started = time.time()
         self.parts = Parts(parts(settings))  # what their settings name is read before a database is made
         self.database, self.role = join(settings.db)
-        self._use_segments()
         self.versions = self.database.versions
         self.catalog = Catalog(self.database)
+        self.jobs = JobStore(self.database, self.catalog.by_key, holder=self.role.holder)
         self.store = DuckDBStatsStore(
-            self.database, self.catalog, require_registered_tables=settings.require_registered_tables
+            self.database,
+            self.catalog,
+            role=self.role,
+            behind=self.parts.behind(),
+            queue=self.jobs,
+            require_registered_tables=settings.require_registered_tables,
         )
+        self._use_segments()
         self.policy = settings.zone_policy
         self.access = Access(self.catalog)
         reading = Reading(settings, self.store, self.catalog)
         self.streams, self.slices, self.scanner = reading.streams, reading.slices, reading.scanner
         self.records, self.usage, self.prewarmer = reading.records, reading.usage, reading.prewarmer
 
-        capturing = Capturing(
-            settings,
-            self.store,
-            self.catalog,
-            reading,
-            lambda: self.role,
-            on_captured=self._captured,
-        )
-        self.jobs, self.commit, self.queue = capturing.jobs, capturing.commit, capturing.queue
+        around = Around(lambda: self.role, has_own, self.parts.captured, self.parts.judges)
+        capturing = Capturing(settings, self.store, self.jobs, reading, around)
+        self.commit, self.queue = capturing.commit, capturing.queue
         self.lakes, self.captures = capturing.lakes, capturing.captures
         self.orchestrator, self.auto = capturing.orchestrator, capturing.auto
         if self.role.takes_writes:
@@ -110,7 +113,6 @@ class App:
         return {
             "app": self,
             "access": self.access,
-            "auto": self.auto,
             "catalog": self.catalog,
             "database": self.database,
             "lakes": self.lakes,
@@ -185,10 +187,6 @@ class App:
     def _keep_segments(self) -> None:
         if self.role.takes_writes and self.database.segments.may_have():
             self.store.merge_segments()
-
-    def _captured(self, table: TableEntry) -> None:
-        for part in self.parts.values():
-            part.on_captured(table)
 
     def close(self) -> None:
         """Stops the background threads and closes the database."""

@@ -20,9 +20,11 @@ from flight_server.core.control.housekeeping import Background
 from flight_server.core.reads.query import ArrowSource
 from flight_server.core.reads.streams import Stream, never
 from flight_server.core.wire import flight_sql
+from store.duckdb.commit import Behind
 from store.model.catalog_entries import TableEntry
 from store.model.errors import PermissionDenied, Unimplemented
 
+Judges: TypeAlias = Callable[[str, str], bool]  # by the full name of a table, and a column of it
 Results: TypeAlias = Iterator[Any]  # JSON values, or bytes to send unchanged
 Rows: TypeAlias = "pa.Table | Stream"  # a table if they are few; a stream is closed by its reader
 
@@ -94,6 +96,15 @@ class Part:
 
     def __init__(self, settings: Settings):
         self.settings = settings
+
+    def behind(self) -> Behind | None:
+        """The store behind the database, if the part has one; read before the database is opened."""
+        return None
+
+    def judges(self) -> Judges | None:
+        """Says which columns its rules need statistics of, by the full name of a table and a column; None without
+        rules."""
+        return None
 
     def flights(self) -> Mapping[str, ArrowSource]:
         """Sources of flights, by name."""
@@ -172,6 +183,19 @@ class Parts(Mapping[str, Any]):
             if attach is not None:
                 attach(**{name: offered[name] for name in inspect.signature(attach).parameters})
         self._commands = [commands for part in self._parts.values() for commands in part.commands()]
+
+    def behind(self) -> Behind | None:
+        """The store behind the database; None without one."""
+        return next((found for part in self._parts.values() if (found := part.behind()) is not None), None)
+
+    def judges(self) -> Judges | None:
+        """Says which columns rules need statistics of (`Part.judges`); None without rules."""
+        return next((found for part in self._parts.values() if (found := part.judges()) is not None), None)
+
+    def captured(self, table: TableEntry) -> None:
+        """Tells the parts that rows of a table have become visible."""
+        for part in self._parts.values():
+            part.on_captured(table)
 
     def find(self, data: bytes | None, asking: Asking) -> Command | None:
         """The command in the bytes of a descriptor or ticket; None if they ask for rows of a flight.

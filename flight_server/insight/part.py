@@ -8,11 +8,10 @@ import pyarrow as pa
 
 from flight_server.core.auth.principal import ANONYMOUS, Principal
 from flight_server.core.config import Settings
-from flight_server.core.control.auto_analyze import AutoAnalyze
 from flight_server.core.control.housekeeping import Background
 from flight_server.core.control.job_queue import JobQueue
 from flight_server.core.control.lakes import Lakes
-from flight_server.core.part import Action, Part
+from flight_server.core.part import Action, Judges, Part
 from flight_server.core.reads.local_reader import LocalReader
 from flight_server.core.reads.query import ArrowSource
 from flight_server.core.reads.scanner import Scanner
@@ -44,7 +43,6 @@ class Insight(Part):
         scanner: Scanner,
         lakes: Lakes,
         queue: JobQueue,
-        auto: AutoAnalyze,
         select: Callable[[str, Principal], pa.Table],
     ) -> None:
         """Takes what is judged.
@@ -61,7 +59,9 @@ class Insight(Part):
         self.checking = checking.Checking(
             database, catalog, reader, self._rules, self.alarms, settings.check_late_seconds
         )
-        auto.is_ruled = self.checking.judges
+
+    def judges(self) -> Judges:
+        return self.checking.judges
 
     def flights(self) -> Mapping[str, ArrowSource]:
         return {"sys.relationships": Relationships(self._database)}

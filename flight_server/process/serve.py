@@ -64,7 +64,8 @@ def serve(settings: Settings, lakes: Sequence[PathLake] = ()) -> int:
     check_ports(settings)  # ports in use and bad files are reported before anything is created
     settings = _secured(settings)
     tls_options(settings)
-    app = App(settings, actions.functions, _joining(settings), parts)
+    children = OwnWorkers(settings)
+    app = App(settings, actions.functions, _joining(settings), parts, children.is_alive)
     try:
         ports = Ports.of(settings, app, guard)
     except InvalidArgument:
@@ -76,8 +77,7 @@ def serve(settings: Settings, lakes: Sequence[PathLake] = ()) -> int:
     signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     inner = WorkersEndpoint(ports.start, listener, settings.host)
     jobs = Jobs(queue.is_waiting, queue.died, queue.workers.have_served)
-    children = OwnWorkers(settings, inner.uri, internal, jobs, at_once=app.role.takes_writes)
-    queue.workers.has_own = children.is_alive
+    children.open(inner.uri, internal, jobs, at_once=app.role.takes_writes)
     if app.role.takes_writes:
         app.start()
     steps = _Steps(settings, app, guard, ports, children, Intake(app, lakes) if lakes else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from capture.connectors.secrets import mask_uri
 from flight_server.core.config import Settings
 from flight_server.core.part import Part
+from store.duckdb.commit import Behind
 from store.duckdb.database import Database
 from store.role import Role
 from store.stats_store import DuckDBStatsStore
@@ -20,16 +21,19 @@ class StoreBehind(Part):
         name, address = settings.store_name, settings.store_address or ""
         self._is_alone = name == DUCKDB
         is_behind = not self._is_alone and shared_store(name) is None
-        self._behind = open_store(name, address) if is_behind else None
+        self._store = open_store(name, address) if is_behind else None
+        self._behind = None if self._store is None else WriteThrough(self._store, f"{name} {mask_uri(address)}")
+
+    def behind(self) -> Behind | None:
+        return self._behind
 
     def attach(self, *, database: Database, store: DuckDBStatsStore, role: Role) -> None:
         """Brings the store and the database in step."""
-        settings = self.settings
         if self._behind is not None:
-            WriteThrough(store, self._behind, f"{settings.store_name} {mask_uri(settings.store_address or '')}")
+            self._behind.join(store)
         elif self._is_alone and role.takes_writes:
             forget_store(database)
 
     def close(self) -> None:
-        if self._behind is not None:
-            self._behind.close()
+        if self._store is not None:
+            self._store.close()

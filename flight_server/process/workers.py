@@ -64,27 +64,24 @@ class Jobs(NamedTuple):
 
 class OwnWorkers:
     """The server's own workers: N that capture, or one that only inspects lakes, from the first such job that waits. A
-    worker that dies is restarted.
+    worker that dies is restarted. None is started before `open`."""
 
-    Args:
-        uri: The address that the workers connect to.
-        jobs: Its questions to the queue.
-        at_once: Start them now, not at the first `keep`.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        uri: str,
-        token: str,
-        jobs: Jobs,
-        at_once: bool = True,
-    ):
-        self._settings, self._uri, self._token, self._jobs = settings, uri, token, jobs
+    def __init__(self, settings: Settings):
+        self._settings = settings
         self._ids: dict[int, str] = {}  # place → id of the worker whose end is not told yet
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * max(1, settings.workers)
         self._born = [0.0] * len(self._processes)
         self._first = 0.0  # time of the first start
+
+    def open(self, uri: str, token: str, jobs: Jobs, at_once: bool = True) -> None:
+        """Lets workers be started.
+
+        Args:
+            uri: The address that the workers connect to.
+            jobs: Its questions to the queue.
+            at_once: Start them now, not at the first `keep`.
+        """
+        self._uri, self._token, self._jobs = uri, token, jobs
         if at_once:
             self.keep()
 

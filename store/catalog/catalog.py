@@ -14,11 +14,12 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
-from store.catalog.changes import Changes
 from store.catalog.deadlines import Deadlines
+from store.catalog.findings import Findings
 from store.catalog.publications import Publications
 from store.catalog.snapshots import SnapshotRegistry
 from store.duckdb.arrow_sql import LITERALS, among
+from store.duckdb.commit import Behind, Derived
 from store.duckdb.commit_log import Applied
 from store.duckdb.database import Connection, Database, insert_rows
 from store.history.presence import Presence
@@ -47,11 +48,11 @@ def _entries(connection: Connection, where: str = "true") -> list[TableEntry]:
     return [TableEntry(*row) for row in rows]
 
 
-class Catalog(Publications, SnapshotRegistry):
+class Catalog(Publications, SnapshotRegistry, Derived):
     """The catalog of one database. Reading methods are thread-safe; writing methods take the writer's connection.
 
     Args:
-        database: The open database; hooks on its commits and rollbacks keep the entries in memory up to date.
+        database: The open database. Its commits (`Database.phases`) keep the entries in memory up to date.
     """
 
     def __init__(self, database: Database):
@@ -68,24 +69,34 @@ class Catalog(Publications, SnapshotRegistry):
         self._connectors: dict[str, dict[str, Any]] = {}  # by catalog; cache
         self._has_connector_changed = False
         self._noted: set[str] = set()  # connectors whose state is another one than the cached one
-        self.changes = Changes()
         self.deadlines = Deadlines()
+        self.findings = Findings()
         self.presence = Presence(database)
         self.spans = Spans(self.presence, self.current_places)
         with database.reading() as cursor:
             self.reload(cursor)
-        database.on_rollback.append(self.reload)
-        database.on_rollback.append(self.spans.clear)
-        database.before_commit.append(self.spans.update)
-        database.on_commit.append(self._publish)
-        database.on_apply.append(self._applied)
 
-    # Reading, from memory.
+    @property
+    def behind(self) -> Behind:
+        """The store behind the database, which is told of changes of records."""
+        return self.database.phases.behind
+
+    # The phase of a commit.
+
+    def derive(self, connection: Connection) -> None:
+        """Updates the spans of what the transaction has changed."""
+        self.spans.update(connection)
 
     def reload(self, connection: Connection) -> None:
         """Reads all entries from the database, at start-up and after a rollback."""
         self.read_entries(connection)
-        self._publish()
+        self.publish()
+        self.spans.clear()
+
+    def renew(self, connection: Connection) -> None:
+        """Reads the entries and the tables that have rows."""
+        self.reload(connection)
+        self.presence.load(connection)
 
     def read_entries(self, connection: Connection) -> None:
         """Reads all entries from the database; readers see them with the next commit."""
@@ -103,10 +114,19 @@ class Catalog(Publications, SnapshotRegistry):
         self.forget_places()
         self._has_connector_changed = True
 
-    def _applied(self, connection: Connection, applied: Applied) -> None:
+    def applied(self, connection: Connection, applied: Applied) -> None:
         """Reads what others have changed."""
+        self.presence.applied(connection, applied)
         for key in applied.outlived:
             self.lives[key] += 1
+        self._read_applied(connection, applied)
+        known = self.uncommitted.by_key
+        looked_at = applied.keys.get("tables", set()) | applied.keys.get("snapshots", set())
+        entries = [known[key] for key in looked_at if key in known]
+        self.findings.outdate(entry.name for entry in entries if entry.format != EXTERNAL)
+
+    def _read_applied(self, connection: Connection, applied: Applied) -> None:
+        """Reads the entries that others have changed."""
         self._has_connector_changed |= "connectors" in applied.rows or "connectors" in applied.keys
         changed = set[int]().union(*(applied.keys.get(table, ()) for table in _INSPECTED))
         staged = applied.rows.get("staged_listings")
@@ -135,7 +155,7 @@ class Catalog(Publications, SnapshotRegistry):
             if not entry.dropped:
                 draft.by_name[entry.name] = entry
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
         """Makes committed entries visible to readers, after the rows of their snapshots are visible."""
         if self._changed:
             self.committed = Entries(dict(self.uncommitted.by_name), dict(self.uncommitted.by_key))
@@ -146,6 +166,8 @@ class Catalog(Publications, SnapshotRegistry):
             for catalog in self._noted:
                 kept.pop(catalog, None)
             self._connectors, self._has_connector_changed, self._noted = kept, False, set()
+
+    # Reading, from memory.
 
     @property
     def _seen(self) -> Entries:
@@ -392,7 +414,7 @@ class Catalog(Publications, SnapshotRegistry):
             )
         for entry in new:
             self.set_entry(entry)
-            self.changes.registered(entry)
+            self.behind.registered(entry)
         return entries
 
     def outlive(self, table_key: int) -> None:

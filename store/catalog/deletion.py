@@ -22,7 +22,7 @@ def delete_records(
     """
     catalog.database.touch(table.table_key)
     catalog.spans.change([table.table_key])
-    catalog.changes.deleted(table, snapshot_id, target)
+    catalog.behind.deleted(table, snapshot_id, target)
     forget_mark(connection, table.table_key, snapshot_id)
     deleted = 0
     flights = [*FLIGHT_OF.values(), "stats.file_columns", "stats.sketches", "file_sketches"]

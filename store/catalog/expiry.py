@@ -66,7 +66,7 @@ def _delete(connection: Connection, catalog: Catalog, doomed: Mapping[int, Seque
     catalog.spans.change(doomed)
     pairs = [(key, snapshot_id) for key, ids in doomed.items() for snapshot_id in ids]
     for key, snapshot_id in pairs:
-        catalog.changes.deleted(catalog.by_key(key), snapshot_id, None)
+        catalog.behind.deleted(catalog.by_key(key), snapshot_id, None)
     columns = dict(zip(("table_key", "snapshot_id"), map(pa.array, zip(*pairs, strict=True)), strict=True))
     places = pa.table(columns)
     for table in (part for flight in BY_SNAPSHOT for part in parts(flight)):

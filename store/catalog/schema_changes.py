@@ -16,13 +16,13 @@ from typing import Any
 import pyarrow as pa
 
 from store.catalog.catalog import Catalog
-from store.catalog.changes import one_place
 from store.duckdb.arrow_sql import execute, query
 from store.duckdb.layout import BY_SPAN, OPEN_END, STORED, Connection, parts, stored_columns
 from store.duckdb.segments import Segments
 from store.history.file_listings import forget_mark
 from store.history.file_spans import STORAGE_ID, end_staged, positions, remove_at
 from store.model.catalog_entries import TableEntry
+from store.model.puts import one_place
 from store.model.targets import Target
 
 _STAR = re.compile(r"[(,.]\s*\*")  # all columns, or all fields of a struct
@@ -97,9 +97,9 @@ def follow(
     """
     catalog.database.touch(table.table_key)
     catalog.spans.change([table.table_key])
-    catalog.changes.deleted(table, snapshot_id, None)
+    catalog.behind.deleted(table, snapshot_id, None)
     for flight in STORED:  # what stays is told again
-        catalog.changes.stored(flight, one_place(table.table_key, snapshot_id))
+        catalog.behind.stored(flight, one_place(table.table_key, snapshot_id))
     forget_mark(connection, table.table_key, snapshot_id)
     _Records(connection, table.table_key, snapshot_id, change).follow(is_current)
     _Files(connection, catalog.database.segments, table.table_key, snapshot_id, change).follow()

@@ -56,9 +56,9 @@ def thin(connection: Connection, catalog: Catalog, tables: Sequence[TableEntry],
     catalog.database.touch(*keys)
     catalog.spans.change(keys)
     for key, snapshot_id in zip(places["table_key"].to_pylist(), places["snapshot_id"].to_pylist(), strict=True):
-        catalog.changes.deleted(catalog.by_key(key), snapshot_id, None)
+        catalog.behind.deleted(catalog.by_key(key), snapshot_id, None)
     for flight in (*BY_SNAPSHOT, *BY_SPAN):  # a store behind gets back what stays
-        catalog.changes.stored(flight, places)
+        catalog.behind.stored(flight, places)
     history = parts(_SKETCHES)[1]
     execute(
         connection,

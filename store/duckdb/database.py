@@ -16,7 +16,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -25,7 +24,8 @@ import duckdb
 
 from store.duckdb import segments
 from store.duckdb.backup import check_target, copy_files, settle, unwritable, wal
-from store.duckdb.commit_log import Applied, CommitLog
+from store.duckdb.commit import Commit
+from store.duckdb.commit_log import Applied
 from store.duckdb.database_files import CHECKPOINT_BYTES, DatabaseFiles
 from store.duckdb.file_lock import FileLock
 from store.duckdb.layout import Connection, insert_rows
@@ -41,9 +41,6 @@ log = logging.getLogger("statflight.store")
 
 T = TypeVar("T")
 
-Acknowledgement = Callable[[BaseException | None], None]
-"""Tells the callers of a commit that it is done, or why that cannot be promised."""
-
 GROUP = 64  # writes per commit, at most
 CLOSE_SECONDS = 10.0  # longest wait of `close` for readers
 _CORRUPT = re.compile(r"((IO|INTERNAL|Serialization) Error: )?(Corrupt(ed)? |Bitpacking offset is out of range)")
@@ -51,7 +48,11 @@ TICK_SECONDS = 0.05  # between checks whether a write is still wanted
 
 
 class Database:
-    """The open file. `read()` returns a new cursor; `write(function)` runs it in the writer's transaction."""
+    """The open file. `read()` returns a new cursor; `write(function)` runs it in the writer's transaction.
+
+    Attributes:
+        phases: What surrounds the writes of a transaction; whoever puts the store together sets it, before the first.
+    """
 
     checkpoint_bytes = CHECKPOINT_BYTES  # size of DuckDB's log at which it is merged into the file
 
@@ -67,16 +68,9 @@ class Database:
         self._closed = False
         self.turn = threading.Lock()  # held while a piece of a listing is written, so that a commit has one at most
         self._opening = threading.Lock()  # a connection cannot be closed while a cursor of it is created
-        self.on_rollback: list[Callable[[Connection], None]] = []
+        self.phases = Commit()
         self.segments = Segments(None) if self.path == MEMORY else segments.of_file(self._root, Path(self.path))
-        self.on_replace: list[Callable[[Connection], None]] = [self.segments.load]
         self.replaced = 0  # how often; cursors from before read what was there before
-        self.on_commit: list[Callable[[], None]] = []
-        self.guards: list[Callable[[], None]] = []  # called before each transaction; raise to refuse it
-        self.acknowledge: Callable[[Acknowledgement], None] = _at_once
-        self.before_commit: list[Callable[[Connection, AbstractSet[int]], None]] = []  # get the keys of touched tables
-        self.log = CommitLog()
-        self.on_apply: list[Callable[[Connection, Applied], None]] = []  # called inside of the transaction that applies
         self.versions = TableVersions()
         self._touched: set[int] = set()  # by the running transaction; used by the writer's thread only
         self._outlived: set[int] = set()  # likewise
@@ -116,8 +110,8 @@ class Database:
         with self._opening:
             self._root, self.replaced = root, self.replaced + 1
         with self.reading() as cursor:
-            for hook in (*self.on_rollback, *self.on_replace):
-                hook(cursor)
+            self.phases.renew(cursor)
+            self.segments.load(cursor)
         self.versions.renew()
 
     def watch_files(self) -> None:
@@ -245,16 +239,14 @@ class Database:
         connection.execute("BEGIN")
         try:
             applied = change(connection)
-            for hook in self.on_apply:
-                hook(connection, applied)
+            self.phases.apply(connection, applied)
             self.versions.begin(applied.touched)
             connection.execute("COMMIT")
         except BaseException as error:
             self._roll_back(connection, error)
             self.versions.note(applied.touched)
             raise
-        for callback in self.on_commit:
-            callback()
+        self._committed()
         if applied.is_whole:
             self.versions.renew()
         self.versions.note(applied.touched)
@@ -362,31 +354,32 @@ class Database:
     def _commit(self, connection: Connection, group: Sequence[_Item]) -> None:
         if not group:
             return
+        phases = self.phases
         is_common = True  # an error would be that of all writes of the group
         try:
             if self.is_invalidated:
                 raise ShuttingDown(self.trouble())
-            for guard in self.guards:
-                guard()
+            phases.guard.check_begin()
             if self._files is not None:
                 self._files.check()
-            given = self.log.begin(connection)
+            given = phases.log.begin(connection)
             is_common = False
             self._touched, self._outlived = set(), set()
             _refuse_unwanted(group)
             self._set_running(group)
             connection.execute("BEGIN")
             results = [item.function(given) for item in group]
-            for prepare in self.before_commit:
-                _refuse_unwanted(group)
-                prepare(given, self._touched)
+            _refuse_unwanted(group)
+            phases.derived.derive(given)
+            _refuse_unwanted(group)
+            phases.behind.write(given)
             self._set_running(())
             _refuse_unwanted(group)
             is_common = True
-            is_common = self.log.record(self._touched, self._outlived)
+            is_common = phases.log.record(self._touched, self._outlived)
             self.versions.begin(self._touched)
             connection.execute("COMMIT")
-            self.log.ended(is_committed=True)
+            phases.log.ended(is_committed=True)
             if self._files is not None:
                 self._files.committed()
         except BaseException as error:
@@ -394,14 +387,19 @@ class Database:
             if not is_common and (isinstance(error, duckdb.InterruptException) or _is_unwanted(group)):
                 error = Cancelled(_CANCELLED)
             error = self._roll_back(connection, error)
-            self.log.ended(is_committed=False)
+            phases.log.ended(is_committed=False)
             self.versions.note(self._touched)  # the commit itself may have failed
             self._fail(connection, group, error, is_common=is_common)
             return
-        for callback in self.on_commit:
-            callback()
+        self._committed()
         self.versions.note(self._touched)  # after the rows are visible, before any caller continues
-        self.acknowledge(lambda error: _settle(group, results, error))
+        phases.ship.acknowledge(lambda error: _settle(group, results, error))
+
+    def _committed(self) -> None:
+        """Tells of a commit whose rows are visible."""
+        self.phases.ship.committed()
+        self.phases.derived.publish()
+        self.phases.queue.committed()
 
     def _roll_back(self, connection: Connection, error: BaseException) -> BaseException:
         """Ends a transaction that has failed; returns the error to tell."""
@@ -414,8 +412,8 @@ class Database:
         if _is_corrupt(error):
             self._invalidate(connection, error)
             error = ShuttingDown(self.trouble())
-        for hook in self.on_rollback if not self.is_invalidated else ():  # nothing can be read any more
-            hook(connection)
+        if not self.is_invalidated:  # else nothing can be read any more
+            self.phases.roll_back(connection)
         return error
 
     def _fail(self, connection: Connection, group: Sequence[_Item], error: BaseException, *, is_common: bool) -> None:
@@ -506,10 +504,6 @@ def _has_closed(connection: Connection) -> bool:
     except duckdb.ResourceInUseException:
         return False
     return True
-
-
-def _at_once(done: Acknowledgement) -> None:
-    done(None)
 
 
 def _settle(group: Sequence[_Item], results: Sequence[Any], error: BaseException | None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 
@@ -29,7 +29,7 @@ class TableVersions:
         self._generations: defaultdict[int, int] = defaultdict(partial(int, self.first))
         self._committing: AbstractSet[int] = frozenset()
         self._lock = threading.Lock()
-        self.on_change: list[Callable[[], None]] = []  # called after each such commit
+        self.changed = threading.Event()  # set after each such commit; for one thread that waits for it and clears it
 
     def generation(self, table_key: int) -> int:
         """The table's current generation."""
@@ -52,7 +52,7 @@ class TableVersions:
             self.first = next(self._starts)
             self._generations = defaultdict(partial(int, self.first))
             self.epoch += 1
-        self._tell()
+        self.changed.set()
 
     def steady(self) -> int | None:
         """The epoch; None during a commit. If two calls return the same number, there was no commit in between."""
@@ -73,8 +73,4 @@ class TableVersions:
             for key in table_keys:
                 self._generations[key] += 1
             self.epoch += 1
-        self._tell()
-
-    def _tell(self) -> None:
-        for callback in self.on_change:
-            callback()
+        self.changed.set()

@@ -32,8 +32,6 @@ class Presence:
         self._keys: dict[str, set[int]] = {}
         with database.reading() as cursor:
             self.load(cursor)
-        database.on_replace.append(self.load)
-        database.on_apply.append(self._applied)
 
     def load(self, connection: Connection) -> None:
         """Reads the tables that have rows again."""
@@ -42,7 +40,7 @@ class Presence:
             keys.setdefault(family, set()).add(key)
         self._keys = keys
 
-    def _applied(self, connection: Connection, applied: Applied) -> None:
+    def applied(self, connection: Connection, applied: Applied) -> None:
         """Registers what others have stored."""
         if applied.is_whole:
             self.load(connection)

@@ -29,7 +29,6 @@ Invariants, which `statflight doctor --db` checks by `changes` and `listing_chan
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -87,7 +86,7 @@ class Spans:
         self._presence, self._current = presence, current
         self.clear()
 
-    def clear(self, _: Connection | None = None) -> None:
+    def clear(self) -> None:
         """Clears the registered tables; called after a rollback."""
         self._changed, self._moved, self._advanced, self._listed = set[int](), set[int](), set[int](), set[int]()
 
@@ -107,7 +106,7 @@ class Spans:
         """Registers tables with new file listings."""
         self._listed.update(table_keys)
 
-    def update(self, connection: Connection, _: AbstractSet[int] | None = None) -> None:
+    def update(self, connection: Connection) -> None:
         """Updates the registered tables; called before the commit."""
         changed, listed = self._changed, self._listed | self._changed
         moved, advanced = self._moved - changed, self._advanced - changed - self._moved

@@ -236,6 +236,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else text[:100] + "…"
 
 
+def one_place(table_key: int, snapshot_id: int) -> pa.Table:
+    """A table of one place, with the columns `table_key` and `snapshot_id`."""
+    return pa.table({"table_key": [table_key], "snapshot_id": [snapshot_id]})
+
+
 def snapshots_of(rows: pa.Table) -> pa.Table:
     """The distinct snapshots of rows: table_key, snapshot_id, and the first schema_hash that is not null, if any."""
     place = ["table_key", "snapshot_id"]

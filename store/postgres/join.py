@@ -98,7 +98,7 @@ class PostgresStore(DuckDBStatsStore):
 
     def __init__(self, address: str):
         database, self._member = join(address, MEMORY)
-        super().__init__(database, Catalog(database))
+        super().__init__(database, Catalog(database), role=self._member)
         self._member.start()
 
     def close(self) -> None:

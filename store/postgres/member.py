@@ -57,6 +57,7 @@ class Member(Role):
         self, database: Database, log: SharedLog, address: Address, lag_ms: int, gone_seconds: float = GONE_SECONDS
     ):
         self._database, self._log, self._at = database, log, address
+        self.log = log
         self._store_lag = lag_ms / 1000
         self._gone_seconds = gone_seconds
         self.holder = self._me = uuid.uuid4().hex

@@ -55,7 +55,6 @@ class SharedLog(CommitLog):
         self._is_locked, self._newest = False, 0
         self._changed = threading.Condition()
         self._is_closed = False
-        database.log = self
 
     # Writes.
 

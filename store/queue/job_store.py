@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from store.duckdb.commit import Queue
 from store.duckdb.commit_log import Applied
 from store.duckdb.database import Connection, Database, insert_rows
 from store.model.catalog_entries import TableEntry
@@ -79,7 +80,7 @@ def unknown_job(job_id: str) -> NotFound:
     return NotFound(f'no job "{job_id[:100]}"', code="UNKNOWN_JOB", hint=hint)
 
 
-class JobStore:
+class JobStore(Queue):
     """The rows of durable jobs and of decisions. Each method takes a list; those that write take the connection of a
     running transaction, or use one of their own.
 
@@ -100,14 +101,12 @@ class JobStore:
         self._has_queued = False  # True if the running transaction has queued a job
         self._commits = 0  # number of commits that queued a job
         self._idle: dict[int, tuple[int, datetime]] = {}  # greatest priority → commit at which no job was ready, until
-        database.on_commit.append(self._committed)
-        database.on_apply.append(self._applied)
 
-    def _applied(self, _: Connection, applied: Applied) -> None:
+    def applied(self, _: Connection, applied: Applied) -> None:
         """Registers that others may have queued jobs."""
         self._has_queued |= applied.is_whole or "jobs" in applied.keys
 
-    def _committed(self) -> None:
+    def committed(self) -> None:
         if self._has_queued:
             self._has_queued = False
             self._commits += 1

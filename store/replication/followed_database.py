@@ -24,7 +24,6 @@ class FollowedDatabase(Database):
     """A database that refuses writes until it is promoted, and whose content is replaced as a whole."""
 
     def __init__(self, path: Path):
-        self.refuse: Callable[[], None] = lambda: None
         self._is_followed = True
         self._promoting = 0  # id of the thread that may write before everybody may
         self.is_promoted = False  # the file is opened for writing, which can be done once
@@ -43,7 +42,7 @@ class FollowedDatabase(Database):
         is_cancelled: Callable[[], bool] | None = None,
     ) -> Future[T]:
         if self._is_followed and threading.get_ident() != self._promoting:
-            self.refuse()
+            self.phases.guard.check_writes()
         return super().submit(function, alone=alone, is_cancelled=is_cancelled)
 
     def backup(self, path: str | Path) -> int:

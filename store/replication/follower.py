@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import duckdb
 
 from store.duckdb.backup import wal
+from store.duckdb.commit import Acknowledgement
 from store.duckdb.database_files import DatabaseFiles
 from store.duckdb.layout import OlderLayout, prepare
 from store.duckdb.opening import prepared
@@ -86,7 +87,6 @@ class Follower(Role):
         self._readers = 0  # that must not see a replacement
         self._changed = threading.Condition()
         self._stop = threading.Event()
-        database.refuse = self.check_writes
         for left in self._path.parent.glob(f".{self._path.name}.*"):  # of a process that was killed
             left.unlink(missing_ok=True)
         self._reopen()
@@ -129,6 +129,24 @@ class Follower(Role):
             hint="write there",
             params={"writer": self.writer},
         )
+
+    # In the store's writer thread, once this server is the writer.
+
+    def check_begin(self) -> None:
+        if self.successor is not None:
+            self.successor.check_begin()
+
+    def committed(self) -> None:
+        if self.successor is not None:
+            self.successor.committed()
+
+    def acknowledge(self, done: Acknowledgement) -> None:
+        if self.successor is None:
+            super().acknowledge(done)
+        else:
+            self.successor.acknowledge(done)
+
+    # In the threads of readers.
 
     def check_lag(self, max_lag_ms: int | None) -> None:
         if self._copy is None:

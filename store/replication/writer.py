@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from store.duckdb.backup import wal
+from store.duckdb.commit import Acknowledgement
 from store.duckdb.database import Database
 from store.duckdb.segments import used
 from store.model.errors import ShuttingDown, StatflightError, UpstreamError
@@ -90,7 +91,7 @@ class Writer(Role):
         self._queue: deque[_Pending | Base] = deque()  # what is to be shipped; a base without its blocks
         self._queued_bytes = 0
         self._sending: Sequence[Any] = ()  # the batch of a failed attempt, which may be there all the same
-        self._waiting: deque[tuple[int, Callable[[BaseException | None], None]]] = deque()
+        self._waiting: deque[tuple[int, Acknowledgement]] = deque()
         self._known: set[str] = set()  # blocks that are there
         self._position = Position(keeper.lease.epoch, 0)  # of what was shipped last
         self._checkpoints = 0
@@ -108,9 +109,6 @@ class Writer(Role):
         with database.reading() as cursor:
             cursor.execute("SET GLOBAL checkpoint_threshold = '1TB'")
         self._checkpoint()
-        database.guards.append(self._guard)
-        database.on_commit.append(self._committed)
-        database.acknowledge = self._acknowledge
         for target in (self._ship_all, self._keep_lease):
             threading.Thread(target=target, name="replication", daemon=True).start()
 
@@ -172,7 +170,7 @@ class Writer(Role):
 
     # In the store's writer thread.
 
-    def _guard(self) -> None:
+    def check_begin(self) -> None:
         if not self._keeper.is_valid:
             raise self._refusal()
 
@@ -185,7 +183,7 @@ class Writer(Role):
             hint=self._errors.get("lease", "it is tried again"),
         )
 
-    def _committed(self) -> None:
+    def committed(self) -> None:
         """Notes the bytes of a commit. Must not raise: the commit has happened."""
         try:
             data = self._appended()
@@ -222,7 +220,7 @@ class Writer(Role):
                 return b""  # nothing was changed
         return os.pread(self._wal, os.fstat(self._wal).st_size - self._offset, self._offset)
 
-    def _acknowledge(self, done: Callable[[BaseException | None], None]) -> None:
+    def acknowledge(self, done: Acknowledgement) -> None:
         if not self._keeper.is_valid:
             done(self._unsure())
         elif not self._durable:

@@ -228,10 +228,10 @@ def _groups(connection: Connection) -> Iterator[Sequence[int]]:
 def _tell(connection: Connection, catalog: Catalog) -> None:
     """Registers what is stored as changed, for a store behind the database."""
     for table in catalog.tables():
-        catalog.changes.registered(table)
+        catalog.behind.registered(table)
     for flight in (*BY_SNAPSHOT, *BY_SPAN):
         source = BY_SNAPSHOT.get(flight) or f"file_snapshots WHERE family = '{flight}'"
-        catalog.changes.stored(flight, query(connection, f"SELECT DISTINCT table_key, snapshot_id FROM {source}"))
+        catalog.behind.stored(flight, query(connection, f"SELECT DISTINCT table_key, snapshot_id FROM {source}"))
 
 
 # Files as tables of statements.

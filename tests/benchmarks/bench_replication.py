@@ -18,6 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from store.duckdb.commit import Commit
 from store.duckdb.database import Database
 from store.invariants import check_file
 from store.replication.join import Plan, start_writer
@@ -145,6 +146,7 @@ def test_restore_of_a_large_database(tmp_path, capsys):
         )
     began = time.perf_counter()
     writer = start_writer(Plan(str(tmp_path / "replica"), lease_seconds=120), database)
+    database.phases = Commit(guard=writer, ship=writer)
     database.write(lambda connection: connection.execute("INSERT INTO settings VALUES ('note', 'last')"))
     try:
         eventually(lambda: writer.row()["shipped_generation"] == writer.row()["generation"], within=300)

@@ -17,6 +17,7 @@ from store.catalog.discovery import Discovery
 from store.duckdb.database import Database
 from store.invariants import check_file
 from store.staged_listings import MANY_ROWS
+from store.stats_store import DuckDBStatsStore
 from tests.flight_server.live_server import serving
 
 KEY = {"table_catalog": "c", "table_schema": "s", "table_name": "t"}
@@ -143,7 +144,7 @@ def make_lake(db: Path, name: str) -> None:
         ],
     }
     database = Database(db)
-    catalog = Catalog(database)
+    catalog = DuckDBStatsStore(database, Catalog(database)).catalog
 
     def run(connection: Any) -> None:
         catalog.put_connector(connection, KEY["table_catalog"], "iceberg", "/nowhere", {})

@@ -9,6 +9,7 @@ import pyarrow.flight as flight
 import pytest
 from adbc_driver_flightsql import dbapi as flight_sql
 
+from store.duckdb.commit import Commit
 from store.duckdb.database import Database
 from store.replication import restore as restoring
 from store.replication.join import Plan, start_writer
@@ -31,6 +32,7 @@ def test_a_replica_in_an_object_store(bucket, tmp_path):
     assert place.is_empty()
     database = Database(tmp_path / "a.duckdb")
     writer = start_writer(Plan(bucket, durable=True), database)
+    database.phases = Commit(guard=writer, ship=writer)
     try:
         for text in "ab":
             note(database, text)

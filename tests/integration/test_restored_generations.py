@@ -43,8 +43,8 @@ def test_a_restored_generation_has_the_content_that_was_there(tmp_path, monkeypa
     monkeypatch.setattr(staged_listings, "_PIECE_ROWS", 60)
     chance, place, expected = random.Random(27), tmp_path / "replica", {}
     database = Database(tmp_path / "a.duckdb")
-    store = stats_store.DuckDBStatsStore(database, Catalog(database))
     writer = start_writer(Plan(str(place), durable=True, lease_seconds=120), database)
+    store = stats_store.DuckDBStatsStore(database, Catalog(database), role=writer)
     rows = store_data.file_columns(0, 15)
 
     def listing(snapshot: int, mode: PutMode) -> Put:

@@ -22,6 +22,7 @@ from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection, Database
 from store.model import sketches
 from store.model.schemas import FLIGHTS
+from store.stats_store import DuckDBStatsStore
 from tests.flight_server.live_server import Client, LiveServer, serving
 
 ACTIONS = actions()
@@ -75,7 +76,7 @@ def served(tmp_path_factory) -> Iterator[LiveServer]:
 def record(path: Path) -> None:
     """Adds a publication and a check of each table, as a worker and rules of the server would."""
     database = Database(path)
-    catalog = Catalog(database)
+    catalog = DuckDBStatsStore(database, Catalog(database)).catalog
     entries = [catalog.find(name) for name in (SEEN, HIDDEN)]
 
     def run(connection: Connection) -> None:

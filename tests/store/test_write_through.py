@@ -30,9 +30,10 @@ NAME = "sqlite s.db"
 
 @contextlib.contextmanager
 def opened(path: Path | str, behind: Any, name: str = NAME) -> Any:
-    store = DuckDBStatsStore.open(path)
+    through = WriteThrough(behind, name)
+    store = DuckDBStatsStore.open(path, through)
     try:
-        WriteThrough(store, behind, name)
+        through.join(store)
         yield store
     finally:
         store.close()

@@ -21,7 +21,6 @@ from flight_server.core.control.lakes import Lakes
 from flight_server.core.control.table_states import states
 from flight_server.core.reads.usage import Usage
 from store.catalog.catalog import Catalog
-from store.duckdb.database import Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import InvalidArgument, NotFound
 from store.model.targets import Target
@@ -44,16 +43,12 @@ class AutoAnalyze:
 
     Args:
         every_seconds: Seconds between two inspections of lakes with a policy.
-
-    Attributes:
-        is_ruled: True for the full name of a table and a column of it that a rule judges; the server's checks set it.
+        judges: Returns what is true for the full name of a table and a column of it that a rule judges; None without
+            rules.
     """
-
-    is_ruled: Callable[[str, str], bool] | None = None
 
     def __init__(
         self,
-        database: Database,
         catalog: Catalog,
         jobs: JobStore,
         usage: Usage,
@@ -61,9 +56,10 @@ class AutoAnalyze:
         captures: Captures,
         default: str,
         every_seconds: float,
+        judges: Callable[[], Callable[[str, str], bool] | None],
     ):
-        self._database, self._catalog, self._jobs, self._usage = database, catalog, jobs, usage
-        self._lakes, self._captures = lakes, captures
+        self._database, self._catalog, self._jobs, self._usage = catalog.database, catalog, jobs, usage
+        self._lakes, self._captures, self._judges = lakes, captures, judges
         self._default, self._every = policy.parse(default), every_seconds
         # by table key and kind of target: snapshot and text of the last decision; time, snapshot and schema of the last
         # try
@@ -99,7 +95,7 @@ class AutoAnalyze:
                 and (rules := chosen.rules(table.table_schema, table.table_name)) is not None
             ]
             used = self._usage.of([table.table_key for table, _ in ruled])
-            found = states(self._database, [table for table, _ in ruled], used, self.is_ruled)
+            found = states(self._database, [table for table, _ in ruled], used, self._judges())
             decided = [self._decide(table, found[table.table_key], rules, now) for table, rules in ruled]
             self._record(decided)
             return self._queue(decided, now)

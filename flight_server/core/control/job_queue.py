@@ -76,6 +76,7 @@ class JobQueue:
         payloads_of: Makes the payloads of durable jobs, or returns the error of one that cannot be begun; its
             `requests` are empty when nothing is left to do.
         check_writes: Raises where this server takes no writes, and so has no use for results.
+        has_own: True while a worker lives that the server has started for a lane.
     """
 
     def __init__(
@@ -87,11 +88,12 @@ class JobQueue:
         *,
         payloads_of: PayloadsOf = _own_payloads,
         check_writes: Callable[[], None] = lambda: None,
+        has_own: Callable[[str], bool] = lambda _lane: False,
     ):
         self._store, self._commit, self.lease_seconds, self.clock = store, commit, lease_seconds, clock
         self.payloads_of, self.check_writes = payloads_of, check_writes
         self.lock = threading.RLock()
-        self.workers = Workers(self.lock, clock)
+        self.workers = Workers(self.lock, clock, has_own)
         self._lanes, self._leases = Lanes(), Leases(lease_seconds, clock)
         self._lost: list[Job] = []  # durable ones of lost workers, until the store has them back
         self._drafts: dict[str, Draft] = {}  # by token

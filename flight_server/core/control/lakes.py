@@ -7,7 +7,6 @@ worker's job, and stores the findings of each inspection in one transaction.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,7 +23,6 @@ from flight_server.core.control.watched import Watched
 from store.catalog import capture_facts
 from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
-from store.duckdb.commit_log import Applied
 from store.duckdb.database import Connection, Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import (
@@ -65,18 +63,7 @@ class Lakes:
     ):
         self._database, self._catalog, self._vault, self._queue = database, catalog, vault, queue
         self._on_discovered, self._interval = on_discovered, interval
-        self._beginnings = itertools.count(1)
         self._marks = Marks()
-        self._stored: dict[tuple[str, ...], int] = {}
-        """(catalog,), or (catalog, schema, name) → beginning of the newest inspection whose findings are stored."""
-        database.on_apply.append(self._applied)
-
-    def _applied(self, _: Connection, applied: Applied) -> None:
-        """Lets what other servers have stored of tables be newer than the findings of inspections that run."""
-        known, begun = self._catalog.uncommitted.by_key, next(self._beginnings)
-        for key in applied.keys.get("tables", set()) | applied.keys.get("snapshots", set()):
-            if key in known and known[key].format != EXTERNAL:
-                self._stored[known[key].name] = begun
 
     # Connectors.
 
@@ -120,7 +107,7 @@ class Lakes:
         catalog, options = config["catalog"], config["options"]
         with self._database.reading() as cursor:
             same = _check_taken(cursor, config, replace)
-        begun = next(self._beginnings)
+        begun = self._catalog.findings.begin()
         if discover:
             found = self.inspect("discover", config, is_cancelled, **self._scope(catalog if same else None))
         else:
@@ -220,7 +207,7 @@ class Lakes:
 
     def _begin(self, catalog: str) -> dict[str, Any]:
         """The configuration for an inspection that begins now, with its number, `begun`."""
-        return self.config(catalog) | {"begun": next(self._beginnings)}
+        return self.config(catalog) | {"begun": self._catalog.findings.begin()}
 
     def _cheaply(self, catalog: str, only: Sequence[Sequence[str]]) -> dict[str, Any]:
         """Entries of the payload of a look that describes only tables that differ from their marks; of several tables
@@ -347,7 +334,7 @@ class Lakes:
 
         def run(connection: Connection) -> None:
             self._check_same(catalog, config)
-            if self._stored.get((catalog,), 0) > config["begun"]:
+            if not self._catalog.findings.are_newest(catalog, None, config["begun"]):
                 return
             discovery = Discovery(self._catalog)
             discovery.store_namespaces(connection, catalog, found["namespaces"])
@@ -369,7 +356,7 @@ class Lakes:
 
     def _is_newest(self, catalog: str, name: tuple[str, str], begun: int) -> bool:
         """True if no findings of a later inspection about a table are stored."""
-        return max(self._stored.get(of, 0) for of in ((catalog,), (catalog, *name))) <= begun
+        return self._catalog.findings.are_newest(catalog, name, begun)
 
     def _submit(self, kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Job:
         """Queues the inspection of a lake."""
@@ -483,7 +470,7 @@ class Lakes:
         def is_newest(schema: str, name: str) -> bool:
             return self._is_newest(catalog, (schema, name), begun)
 
-        whole = whole and self._stored.get((catalog,), 0) <= begun
+        whole = whole and self._catalog.findings.are_newest(catalog, None, begun)
         errors = [error for error in found["errors"] if error["name"] is not None]
         of_schemas = [error for error in found["errors"] if error["name"] is None]
         unlisted = {error["schema"] for error in of_schemas}
@@ -510,7 +497,7 @@ class Lakes:
         if whole:
             discovery.forget_missing(connection, catalog, partial(self._is_there, present, unlisted, begun))
         self._catalog.note_connector(connection, catalog, None)
-        self._note_stored(catalog, None if whole else present, begun)
+        self._catalog.findings.note(catalog, None if whole else present, begun)
         return results
 
     def _limit(self, connection: Connection, keys: Sequence[int]) -> None:
@@ -536,13 +523,6 @@ class Lakes:
                 report["remark"] = remark
             reports.append(report)
         return reports
-
-    def _note_stored(self, catalog: str, names: Collection[tuple[str, str]] | None, begun: int) -> None:
-        """Notes that findings of an inspection about tables (schema, name), or about all, are stored."""
-        if names is None:
-            self._stored = {of: at for of, at in self._stored.items() if of[0] != catalog or at > begun}
-        for of in [(catalog,)] if names is None else [(catalog, *name) for name in names]:
-            self._stored[of] = max(begun, self._stored.get(of, 0))
 
     def _discovered(self, catalog: str, found: Mapping[str, Any]) -> None:
         tables = (self._catalog.find((catalog, table["schema"], table["name"])) for table in found["tables"])
@@ -589,7 +569,7 @@ class Lakes:
         keys = [entry.table_key for entry in entries if entry is not None]
         Discovery(self._catalog).note_tables(connection, keys, at=at)
         self._catalog.note_connector(connection, catalog, None)
-        self._note_stored(catalog, only, config["begun"])
+        self._catalog.findings.note(catalog, only, config["begun"])
 
     def _check_same(self, catalog: str, config: Mapping[str, Any]) -> None:
         """Raises Conflict if the catalog is no longer connected to the lake of a configuration."""

@@ -31,19 +31,19 @@ class _Worker:
 class Workers:
     """The workers of a queue.
 
-    Attributes:
-        has_own: True while a process that the server has started for a lane lives, connected or not.
-
     Args:
         lock: The queue's; callers of `wait` and `wake` hold it.
+        has_own: True while a process that the server has started for a lane lives, connected or not.
     """
 
-    def __init__(self, lock: threading.RLock, clock: Callable[[], float]):
+    def __init__(
+        self, lock: threading.RLock, clock: Callable[[], float], has_own: Callable[[str], bool] = lambda _lane: False
+    ):
         self._lock, self._clock, self._started = lock, clock, clock()
         self._workers: dict[str, _Worker] = {}
         self._served: set[str] = set()  # lanes that a worker has asked for work of, since the start
         self._waiting: dict[threading.Condition, Sequence[str]] = {}  # of threads → kinds of leases
-        self.has_own: Callable[[str], bool] = lambda _lane: False
+        self.has_own = has_own
 
     @contextmanager
     def polling(self, worker_id: str, kinds: Sequence[str], engines: Sequence[Mapping[str, Any]]) -> Iterator[None]:

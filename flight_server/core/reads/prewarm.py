@@ -33,10 +33,9 @@ class Prewarmer:
 
     def __init__(self, scanner: Scanner, usage: Usage):
         self._scanner, self._usage = scanner, usage
-        self._stopped, self._woken = threading.Event(), threading.Event()
+        self._stopped, self._woken = threading.Event(), scanner.versions.changed
         self._seen = scanner.versions.generations()  # at the last call of `changed`
         self._thread: threading.Thread | None = None
-        scanner.versions.on_change.append(self._woken.set)
 
     def start(self) -> None:
         """Starts the thread."""

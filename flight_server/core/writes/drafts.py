@@ -351,7 +351,7 @@ def _continue(connection: Connection, store: DuckDBStatsStore, listings: Sequenc
         }
     )
     for family in FAMILIES:
-        store.catalog.changes.stored(family, places)
+        store.catalog.behind.stored(family, places)
 
 
 def together(puts: Iterable[Put]) -> list[Put]:

@@ -19,6 +19,7 @@ from flight_server.insight.rules import parse
 from flight_server.process.metrics import Metrics
 from flight_server.process.parts import parts
 from store.catalog.discovery import Discovery
+from store.duckdb.commit import Guard
 from store.model.errors import InvalidArgument, ResourceExhausted
 from store.model.schemas import THETA
 from store.model.sketches import theta
@@ -107,11 +108,12 @@ def test_results_that_cannot_be_stored_are_found_again(setup, caplog):
     app, _, notifications, snapshot = setup
     refusing = []
 
-    def guard():
-        if refusing:
-            raise ResourceExhausted("the disk is full")
+    class Full(Guard):
+        def check_begin(self) -> None:
+            if refusing:
+                raise ResourceExhausted("the disk is full")
 
-    app.database.guards.append(guard)
+    app.database.phases = app.database.phases._replace(guard=Full())
     snapshot(1, 0)
     clock = app.parts["insight"].checking._clock
     put(app, [KEY | {"snapshot_id": 1, "column_id": 1, "column_name": "id", "row_count": 100, "null_count": 50}])

@@ -11,8 +11,8 @@ from flight_server.process.workers import Jobs, OwnWorkers
 
 def test_worker_that_only_inspects_lakes_starts_when_one_is_to_be_inspected(monkeypatch):
     waiting, connected = set[str](), set[str]()
-    own = OwnWorkers(
-        Settings(db=Path("unused"), workers=0),
+    own = OwnWorkers(Settings(db=Path("unused"), workers=0))
+    own.open(
         "grpc://127.0.0.1:1",
         "token",
         Jobs(lambda lanes: not waiting.isdisjoint(lanes), lambda worker, how: None, connected.__contains__),

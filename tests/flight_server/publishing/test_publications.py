@@ -13,6 +13,7 @@ from store.catalog.catalog import Catalog
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError
 from store.queue.jobs import Job
+from store.stats_store import DuckDBStatsStore
 from tests.store.empty_store import empty_database
 
 
@@ -22,6 +23,7 @@ class PublishingEnv:
     def __init__(self, homes: str = "trino"):
         self.database = empty_database()
         self.catalog = Catalog(self.database)
+        DuckDBStatsStore(self.database, self.catalog)
         self.now = 1000.0
         self.payloads: list[dict[str, Any]] = []
         self.result: dict[str, Any] | StatflightError = {"location": "there", "columns": ["id"], "detail": ""}

@@ -21,12 +21,20 @@ A, B = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-22222222
 @pytest.fixture
 def catalog():
     database = empty_database()
-    yield Catalog(database)
+    yield DuckDBStatsStore(database, Catalog(database)).catalog
     database.close()
 
 
 def write(catalog, function, *arguments, **named):
     return catalog.database.write(lambda connection: function(connection, *arguments, **named))
+
+
+def store_of(catalog: Catalog) -> DuckDBStatsStore:
+    """Another store on a catalog, whose commits have the phases that they had."""
+    phases = catalog.database.phases
+    store = DuckDBStatsStore(catalog.database, catalog)
+    catalog.database.phases = phases
+    return store
 
 
 def reopened(catalog) -> Catalog:
@@ -132,7 +140,7 @@ def test_field_id_that_a_dropped_column_had_leaves_both_distinct(catalog):
 def test_records_of_a_table_that_gets_field_ids_stay_if_these_are_the_same(catalog, ids, kept):
     """As Delta gets by a column mapping. Later on an id goes with its column to another name, and so do its records."""
     entry = discover(catalog, columns=[("a", "INT"), ("b", "INT")])
-    store = DuckDBStatsStore(catalog.database, catalog)
+    store = store_of(catalog)
 
     def records():
         return catalog.database.rows("SELECT count(*) FROM stats_columns WHERE table_key = ?", entry.table_key)[0][0]
@@ -432,7 +440,7 @@ def test_storing_many_tables_equals_storing_each(lakes, full):
     kept = []
     for together in (True, False):
         database = empty_database()
-        catalog = Catalog(database)
+        catalog = DuckDBStatsStore(database, Catalog(database)).catalog
         for lake in lakes:
             items = [item | {"name": name, "location": f"/lake/{name}"} for name, item in lake.items()]
             names = {("s", name) for name in lake}

@@ -16,7 +16,7 @@ from store.catalog.schema_changes import SchemaChange
 from store.history.file_spans import rows_of
 from store.model.schemas import FILE_NAMES
 from store.stats_store import DuckDBStatsStore
-from tests.store.catalog.test_catalog import discover, found, write
+from tests.store.catalog.test_catalog import discover, found, store_of, write
 from tests.store.contract import put, rows, sketch
 from tests.store.empty_store import empty_database
 
@@ -27,7 +27,7 @@ LIVE = {"live_snapshot_ids": [1, 2]}
 @pytest.fixture
 def catalog():
     database = empty_database()
-    yield Catalog(database)
+    yield DuckDBStatsStore(database, Catalog(database)).catalog
     database.close()
 
 
@@ -43,7 +43,7 @@ def schema(*columns: tuple[Any, ...]) -> dict[str, Any]:
 
 def capture(catalog: Catalog, entry, ids, snapshot: int, of: dict[str, Any], files=("f",)) -> None:
     """Stores a record of each kind for the columns of a schema."""
-    store, hash_ = DuckDBStatsStore(catalog.database, catalog), of["schema_hash"]
+    store, hash_ = store_of(catalog), of["schema_hash"]
     names = {each[3]: each[0] for each in of["columns"]}
     about = {"name": entry.name, "snapshot": snapshot}
     scalar = {"row_count": 10, "schema_hash": hash_, "completeness": "COMPLETE"}
@@ -96,7 +96,7 @@ def test_a_column_of_another_type_keeps_nothing(catalog):
 def test_groups_and_expressions_stay_unless_the_change_touches_them(catalog):
     before, after = schema((1, "a"), (2, "b"), (3, "d")), schema((1, "a"), (2, "c"), (4, "e"))
     entry = discover(catalog, **before)
-    store, about = DuckDBStatsStore(catalog.database, catalog), {"name": entry.name, "snapshot": 1}
+    store, about = store_of(catalog), {"name": entry.name, "snapshot": 1}
     groups = [{"column_ids": ids, "row_count": 10} for ids in ([1, 2], [1, 3])]
     put(store, "stats.column_groups", rows("stats.column_groups", *groups, **about))
     texts = ("a + 1", "b + 1", "hash(*)", "a * 2", "E")

@@ -12,6 +12,7 @@ import pytest
 
 from store.catalog.catalog import Catalog
 from store.duckdb.backup import settle, wal
+from store.duckdb.commit import Commit, Derived
 from store.duckdb.database import Database
 from store.duckdb.layout import OLDEST, VERSION, insert_rows
 from store.model.errors import Cancelled, InvalidArgument, ShuttingDown
@@ -75,10 +76,16 @@ def test_cancelled_write_is_interrupted_and_stores_nothing(database):
     assert values(database) == [3]
 
 
-def test_cancelled_write_is_interrupted_in_a_hook_and_the_others_of_its_group_are_stored(database):
+def test_cancelled_write_is_interrupted_in_a_phase_and_the_others_of_its_group_are_stored(database):
     cancelled = threading.Event()
+
+    class Long(Derived):
+        def derive(self, connection):
+            if database.is_touched(7):
+                long_query(cancelled)(connection)
+
+    database.phases = Commit(derived=Long())
     release = hold_writer(database)
-    database.before_commit.append(lambda c, touched: long_query(cancelled)(c) if 7 in touched else None)
     other = database.submit(insert(2))
     with ThreadPoolExecutor(1) as pool:
         unwanted = pool.submit(database.write, lambda c: (insert(1)(c), database.touch(7)), cancelled.is_set)
@@ -102,7 +109,12 @@ def test_write_cancelled_while_it_waits_is_not_begun(database):
 
 def test_failed_writes_of_a_group_leave_the_others_committed(database):
     runs: list[int] = []
-    database.on_rollback.append(lambda _: runs.append(0))
+
+    class Counted(Derived):
+        def reload(self, _):
+            runs.append(0)
+
+    database.phases = Commit(derived=Counted())
     release = hold_writer(database)
     futures = {x: database.submit(insert(x)) for x in (1, 2, -3, 4, -5, 6)}
     release.set()
@@ -125,7 +137,12 @@ def test_touched_table_has_a_new_generation_once_the_write_returns(database):
     """The generation changes after the commit is visible, and before the write returns."""
     first = database.versions.generation(7)
     seen = []
-    database.on_commit.append(lambda: seen.append(database.versions.generation(7)))
+
+    class Seeing(Derived):
+        def publish(self):
+            seen.append(database.versions.generation(7))
+
+    database.phases = Commit(derived=Seeing())
 
     def run(connection):
         database.touch(7)
@@ -389,8 +406,12 @@ def test_writes_to_an_invalidated_database_are_refused_rather_than_left_waiting(
     def fail(_):
         raise duckdb.FatalException("FATAL Error: Failed to create checkpoint")
 
+    class Failing(Derived):
+        def reload(self, connection):  # as any query of an invalidated database does
+            fail(connection)
+
     database = Database(empty_store(tmp_path / "d.db"))
-    database.on_rollback.append(fail)  # as any query of an invalidated database does
+    database.phases = Commit(derived=Failing())
     with pytest.raises(duckdb.FatalException):
         database.submit(fail).result(60)
     with pytest.raises(ShuttingDown):

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from store.duckdb import database_files
-from store.duckdb.database import Database
+from store.duckdb.commit import Commit, Derived
+from store.duckdb.database import Connection, Database
 from store.model.errors import DatabaseMoved, ResourceExhausted
 from tests.store.empty_store import empty_store
 
@@ -50,10 +51,11 @@ def test_writes_are_refused_while_a_file_is_away(database: Database, tmp_path: P
 
 
 def test_file_replaced_during_a_commit_is_not_acknowledged(database: Database, tmp_path: Path):
-    def move(*_: object) -> None:
-        (tmp_path / "d.db").rename(tmp_path / "kept")
+    class Moving(Derived):
+        def derive(self, _: Connection) -> None:
+            (tmp_path / "d.db").rename(tmp_path / "kept")
 
-    database.before_commit.append(move)
+    database.phases = Commit(derived=Moving())
     with pytest.raises(DatabaseMoved):
         insert(database)
     (tmp_path / "kept").replace(tmp_path / "d.db")

@@ -31,7 +31,6 @@ class Mirror(CommitLog):
         with source.reading() as cursor:
             self.layout = layout_of(cursor)
         self.target, self.recorder, self.sizes = target, None, []
-        source.log = self
 
     def begin(self, connection):
         prepare(connection)
@@ -61,6 +60,7 @@ class MirroredStore(DuckDBStatsStore):
         super().__init__(database, Catalog(database))
         self.copied = DuckDBStatsStore(self.copy, Catalog(self.copy))
         self.mirror = Mirror(database, self.copy)
+        database.phases = database.phases._replace(log=self.mirror)
 
     def check(self):
         assert content(self.copy) == content(self.database)
@@ -145,7 +145,9 @@ def test_job_goes_to_one_of_two_and_back():
     put(store, "stats.columns", columns((1, 10)))
     table = store.catalog.get("c.s.t")
     ours = JobStore(store.database, store.catalog.by_key, holder="ours")
+    store.database.phases = store.database.phases._replace(queue=ours)
     theirs = JobStore(store.copy, store.copied.catalog.by_key, holder="theirs")
+    store.copy.phases = store.copy.phases._replace(queue=theirs)
     assert theirs.take() == []
     (job_id,) = ours.enqueue([Job("job", table=table, snapshot="1", request={"requests": []})])
     assert theirs.get(job_id)["state"] == "QUEUED"
@@ -163,9 +165,9 @@ def test_job_goes_to_one_of_two_and_back():
 
 def test_puts_after_those_of_a_clock_that_is_ahead_are_newer():
     store = MirroredStore()
-    store._generation = ahead = 2**60
+    store._generations._newest = ahead = 2**60
     put(store, "stats.columns", columns((1, 10)))
-    assert store.copied._next_generation() > ahead + 1
+    assert store.copied._generations.next() > ahead + 1
     store.close()
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from store.catalog.catalog import Catalog
+from store.duckdb.commit import Commit
 from store.duckdb.database import Database
 from store.model.catalog_entries import TableEntry
 from store.model.errors import NotFound
@@ -27,7 +27,13 @@ def database():
 
 @pytest.fixture
 def jobs(database) -> JobStore:
-    return JobStore(database, entry)
+    return opened(database)
+
+
+def opened(database: Database) -> JobStore:
+    jobs = JobStore(database, entry)
+    database.phases = Commit(queue=jobs)
+    return jobs
 
 
 def entry(key: int = 1) -> TableEntry:
@@ -257,15 +263,14 @@ def test_an_unknown_job_is_not_found(jobs, act):
 
 def test_queued_job_survives_reopening_the_database(tmp_path):
     database = Database(empty_store(tmp_path / "jobs.duckdb"))
-    job_id = queue(JobStore(database, entry))
+    job_id = queue(opened(database))
     database.close()
     database = Database(tmp_path / "jobs.duckdb")
-    assert JobStore(database, entry).take()[0].id == job_id
+    assert opened(database).take()[0].id == job_id
     database.close()
 
 
 def test_decisions_and_ended_jobs_are_pruned(database, jobs):
-    Catalog(database)
     decision = {
         "snapshot_id": 1,
         "target_kind": "TABLE",

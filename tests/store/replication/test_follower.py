@@ -13,6 +13,7 @@ import duckdb
 import pytest
 
 from store.duckdb.backup import wal
+from store.duckdb.commit import Commit
 from store.duckdb.database import Database
 from store.duckdb.layout import OLDEST, VERSION
 from store.model.errors import InvalidArgument
@@ -33,6 +34,7 @@ def place(tmp_path):
 def following(path, place, standby=False):
     """A follower that looks only when it is told to, after its first look."""
     database, follower = join(Plan(str(place), interval=3600), path, follow=not standby, standby=standby)
+    database.phases = Commit(guard=follower, ship=follower)
     try:
         yield database, follower
     finally:

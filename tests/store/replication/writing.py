@@ -10,6 +10,7 @@ from pathlib import Path
 
 import duckdb
 
+from store.duckdb.commit import Commit
 from store.duckdb.database import Database
 from store.replication.join import Plan, start_writer
 from store.replication.log import Log
@@ -24,6 +25,7 @@ def writing(path: Path, place: Path, **plan: object) -> Iterator[tuple[Database,
     """A database and its writer, closed at the end. By default each write is shipped before it is acknowledged."""
     database = Database(empty_store(path))
     writer = start_writer(Plan(str(place), **{"durable": True} | plan), database)
+    database.phases = Commit(guard=writer, ship=writer)
     try:
         yield database, writer
     finally:

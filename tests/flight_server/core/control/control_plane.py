@@ -29,9 +29,9 @@ class ControlPlane:
     def __init__(self) -> None:
         self.database = empty_database(_with_table)
         self.catalog = Catalog(self.database)
-        self.store = DuckDBStatsStore(self.database, self.catalog)
         self.seconds = 0.0  # the time of the clock
         self.jobs = JobStore(self.database, self.catalog.by_key, now=lambda: START + timedelta(seconds=self.seconds))
+        self.store = DuckDBStatsStore(self.database, self.catalog, queue=self.jobs)
         self.commit = CaptureCommit(self.jobs, self.store, self.catalog)
         self.queue = JobQueue(self.jobs, self.commit, LEASE, clock=lambda: self.seconds)
         self.table: TableEntry = self.catalog.get("c.s.t")

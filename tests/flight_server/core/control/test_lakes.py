@@ -55,7 +55,7 @@ class LakesEnv:
         self.catalog = Catalog(self.database)
         self.vault = Vault(None)
         jobs = JobStore(self.database, self.catalog.by_key)
-        commit = CaptureCommit(jobs, DuckDBStatsStore(self.database, self.catalog), self.catalog)
+        commit = CaptureCommit(jobs, DuckDBStatsStore(self.database, self.catalog, queue=jobs), self.catalog)
         self.queue = JobQueue(jobs, commit)
         self.lakes = Lakes(self.database, self.catalog, self.vault, self.queue)
         self.result: dict[str, Any] = {"namespaces": ["s"], "tables": [table("t")], "errors": []}

@@ -78,7 +78,7 @@ class WatchEnv:
         catalog = Catalog(self.database)
         jobs = JobStore(self.database, catalog.by_key)
         self.now, self.intervals = 0.0, dict(intervals)
-        commit = CaptureCommit(jobs, DuckDBStatsStore(self.database, catalog), catalog)
+        commit = CaptureCommit(jobs, DuckDBStatsStore(self.database, catalog, queue=jobs), catalog)
         self.queue = JobQueue(jobs, commit, clock=lambda: self.now)
         self.lakes = FakeLakes(self.queue)
         self.budget: int | None = None

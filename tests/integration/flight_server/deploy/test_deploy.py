@@ -16,6 +16,7 @@ from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.core.config import PREFIX, Settings, load
 from flight_server.process import metrics
 from flight_server.process.metrics import Metrics
+from store.duckdb.commit import Commit
 from store.duckdb.database import Database
 from store.replication.join import Plan, start_writer
 from tests.flight_server.live_server import STATFLIGHT
@@ -96,6 +97,7 @@ def test_drill_restores_and_checks_and_leaves_nothing(tmp_path):
     directory.mkdir()
     database = Database(tmp_path / "a.duckdb")
     writer = start_writer(Plan(str(place), durable=True), database)
+    database.phases = Commit(guard=writer, ship=writer)
     try:
         done = drill(place, directory)
         assert (done.returncode, list(directory.iterdir())) == (0, []), done.stderr
