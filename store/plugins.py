@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from store.model.errors import InvalidArgument, first_line, nearest
@@ -71,7 +73,7 @@ class Plugins:
 
     def installed(self) -> dict[str, EntryPoint]:
         """Name → entry point, of other packages that are installed now; without names of built-in ones."""
-        return {point.name: point for point in entry_points(group=self.group) if point.name not in self.built_in}
+        return {point.name: point for point in _points().select(group=self.group) if point.name not in self.built_in}
 
     @cached_property
     def known(self) -> dict[str, EntryPoint]:
@@ -159,6 +161,25 @@ class Plugins:
         with self._lock:
             self.broken.pop(point.name, None)
         return made
+
+
+def _points() -> Any:
+    """The entry points of all packages that are installed now; `select` finds those of a group."""
+    return _read(tuple((path, _changed(path)) for path in sys.path))
+
+
+@lru_cache(maxsize=1)
+def _read(_paths: tuple[tuple[str, int], ...]) -> Any:
+    """Reads a file of each package, which takes longer than to start a command; again when a package came or went."""
+    return entry_points()
+
+
+def _changed(path: str) -> int:
+    """When files were last added to a directory or taken from it, in nanoseconds; 0 if there is none."""
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def package_of(point: EntryPoint) -> str:

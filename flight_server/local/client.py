@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from flight_server.client import StatsClient
 from flight_server.client.conditions.exact_json import dumps
-from flight_server.core import actions
 from flight_server.core.app import App
 from flight_server.core.auth.principal import ANONYMOUS, Principal
 from flight_server.core.part import Asking
@@ -34,7 +33,6 @@ class LocalClient(StatsClient):
     def __init__(self, app: App, unique: Unique, principal: Principal = ANONYMOUS):
         self.uri = "this process"
         self._app, self._is_unique, self._principal = app, unique, principal
-        self._call = actions.Call(app, principal, str(uuid.uuid4()), never)
 
     def close(self) -> None:
         """Closes nothing: the parts of the app end with it."""
@@ -77,10 +75,13 @@ class LocalClient(StatsClient):
         correlation_id: str | None = None,  # noqa: ARG002
     ) -> list[Any]:
         """Runs an action that reads; returns its results, in order."""
+        from flight_server.core import actions  # loads what captures and writes
+
         entry = (actions.ACTIONS | self._app.parts.actions).get(name)
         if entry is None:
             raise Unimplemented(f'no action "{name}"')
-        return [_json(result) for result in entry.run(self._call, json.dumps(body or {}).encode())]
+        call = actions.Call(self._app, self._principal, str(uuid.uuid4()), never)
+        return [_json(result) for result in entry.run(call, json.dumps(body or {}).encode())]
 
 
 def _no_capture(_: bytes) -> list[Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from capture.compute.uniqueness import is_unique
 from capture.connectors import open_connector
@@ -17,7 +17,6 @@ from capture.engines import default_engines
 from capture.spec import Engine
 from capture.spi import Outcome
 from capture.store_sink import LocalStore
-from flight_server.core import actions
 from flight_server.core.app import App
 from flight_server.core.config import Settings
 from flight_server.core.views import snapshot_words
@@ -60,12 +59,16 @@ class LocalTables:
         db: Database file in which what is captured stays, with the footers of the files that were read; None for one
             in memory.
         progress: Called with a line about what is captured.
+        needs: Names of the parts of a server that what is asked needs; None for all.
     """
 
-    def __init__(self, db: Path | None, progress: Callable[[str], None]):
+    def __init__(self, db: Path | None, progress: Callable[[str], None], needs: frozenset[str] | None = None):
         settings = Settings(db=Path(MEMORY) if db is None else db.expanduser())
         self.app = App(
-            settings, actions.functions, lambda _: (Database(MEMORY if db is None else settings.db), Role()), parts
+            settings,
+            join=lambda _: (Database(MEMORY if db is None else settings.db), Role()),
+            parts=lambda settings: parts(settings, needs),
+            functions=_functions,
         )
         engines = default_engines(engine=Engine.LOCAL)
         self._local = LocalStore(self.app.store, engines)
@@ -170,6 +173,13 @@ class LocalTables:
         with _about(table.path):
             tasks = table.connector.plan_files(*table.entry.name[1:], snapshot_id, ids, names)
             return is_unique(tasks, column_id, lambda words: self._progress(f"{table.path}: {words}"))
+
+
+def _functions() -> Sequence[Mapping[str, Any]]:
+    """Rows of `sys.functions`."""
+    from flight_server.core.actions import functions  # loads what captures and writes, for a flight that few read
+
+    return functions()
 
 
 @contextmanager

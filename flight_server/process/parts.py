@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Final
 
-from flight_server.core.actions import ACTIONS
 from flight_server.core.config import Settings
 from flight_server.core.part import Action, Part
 from store.model.errors import InvalidArgument
@@ -42,10 +41,16 @@ _REQUIRED: Final[Mapping[str, Callable[[Settings], bool]]] = {
 
 
 @cache
-def _classes() -> dict[str, type[Part] | InvalidArgument]:
-    """Each part's class, or why it cannot be loaded."""
+def _classes(names: frozenset[str] | None = None) -> dict[str, type[Part] | InvalidArgument]:
+    """Each part's class, or why it cannot be loaded.
+
+    Args:
+        names: Names of the parts; None for all.
+    """
     found: dict[str, type[Part] | InvalidArgument] = {}
     for name in PARTS.built_in:
+        if names is not None and name not in names:
+            continue
         try:
             found[name] = PARTS.load(name)
         except InvalidArgument as missing:
@@ -56,20 +61,23 @@ def _classes() -> dict[str, type[Part] | InvalidArgument]:
             found[name] = InvalidArgument(f"part: {name} needs {missing.name}, which is not part of this build")
         if isinstance(found[name], InvalidArgument):
             log.warning("%s; the server does without it", found[name])
-    for point, loaded in PARTS.each():
+    for point, loaded in PARTS.each() if names is None else ():
         if not isinstance(loaded, Broken):
             found[point.name] = loaded
     return found
 
 
-def parts(settings: Settings) -> dict[str, Part]:
+def parts(settings: Settings, names: frozenset[str] | None = None) -> dict[str, Part]:
     """Makes the parts of a server, those that are missing left out.
+
+    Args:
+        names: Names of the built-in parts that are needed; None for all parts.
 
     Raises:
         InvalidArgument: What the settings name of a part is wrong; or a setting asks for a part that is missing.
     """
     made: dict[str, Part] = {}
-    for name, kind in _classes().items():
+    for name, kind in _classes(names).items():
         if not isinstance(kind, InvalidArgument):
             made[name] = kind(settings)
         elif name in _REQUIRED and _REQUIRED[name](settings):
@@ -79,6 +87,8 @@ def parts(settings: Settings) -> dict[str, Part]:
 
 def actions() -> dict[str, Action]:
     """All actions, those of parts included."""
+    from flight_server.core.actions import ACTIONS  # loads what captures and writes
+
     return ACTIONS | {action.name: action for action in _of_parts()}
 
 

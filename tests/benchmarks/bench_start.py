@@ -1,5 +1,6 @@
-"""Processor time of a start: of `statflight ls` beside a bare client that reads the same flights, and of a server
-beside a bare one that opens a DuckDB file. Processes are interleaved; processor time changes little with other work.
+"""Processor time of a start: of `statflight ls` beside a bare client that reads the same flights, of a server beside a
+bare one that opens a DuckDB file, and of `show PATH` beside the capture of the same file by a running server.
+Processes are interleaved; processor time changes little with other work.
 
 `python -m pytest tests/benchmarks/bench_start.py -m benchmark -s`; STATFLIGHT_BENCH_STARTS (9) of each.
 """
@@ -10,15 +11,21 @@ import os
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from tests.benchmarks.bench_plans import cpu_seconds
 from tests.flight_server.live_server import STATFLIGHT, serving
 
 pytestmark = pytest.mark.benchmark
 
 STARTS = int(os.environ.get("STATFLIGHT_BENCH_STARTS", "9"))
 LS_SECONDS = 0.3
+SHOW_START_SECONDS = 0.5
 CLIENT = """
 import json, sys
 import pyarrow.flight as flight
@@ -78,3 +85,36 @@ def test_starts(tmp_path):
         f" serve / bare server {medians['statflight serve'] / medians['bare server']:.2f}"
     )
     assert medians["statflight ls"] <= LS_SECONDS
+
+
+def write_table(directory: Path, rows: int = 100_000) -> Path:
+    """A table of one file with numbers and texts."""
+    random = np.random.default_rng(1)
+    texts = [f"v{number % 1000}" for number in range(rows)]
+    columns = {"id": np.arange(rows), "x": random.normal(size=rows), "s": texts, "d": random.integers(0, 50, rows)}
+    directory.mkdir(parents=True)
+    pq.write_table(pa.table(columns), directory / "x.parquet")
+    return directory / "x.parquet"
+
+
+def tree(pid: int) -> list[int]:
+    """A process and its descendants."""
+    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return [pid, *(below for child in children for below in tree(child))]
+
+
+def test_show_of_a_path(tmp_path):
+    """Beside the server's and its worker's part of the capture, a client's start and end are counted for both."""
+    paths = [write_table(tmp_path / "lake" / f"t{number}") for number in range(STARTS + 1)]
+    shown, captured = [], []
+    with serving(tmp_path, "--workers", 1, tmp_path / "lake", "--watch-seconds", 0) as server:
+        for number, path in enumerate(paths):  # the first one warms the worker
+            before = sum(map(cpu_seconds, tree(server.process.pid)))
+            name = f"lake.default.t{number}"
+            client = processor_seconds([STATFLIGHT, "capture", name, "--server", server.uri])
+            captured.append(client + sum(map(cpu_seconds, tree(server.process.pid))) - before)
+            shown.append(processor_seconds([STATFLIGHT, "show", path]))
+    capture, show = (statistics.median(each[1:]) for each in (captured, shown))
+    print(f"\nprocessor seconds: capture by a running server {capture:.2f}, show PATH {show:.2f}")
+    print(f"show PATH - 1.2 * capture = {show - 1.2 * capture:.2f}")
+    assert show <= 1.2 * capture + SHOW_START_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import pyarrow as pa
@@ -74,7 +74,7 @@ def install(monkeypatch):
 
 def plug_in(monkeypatch, point):
     """Lets a point be the only one of stores that is installed."""
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setattr(plugins, "_read", lambda _: EntryPoints([point]))
     monkeypatch.setattr(stores, "STORES", dataclasses.replace(stores.STORES))
 
 

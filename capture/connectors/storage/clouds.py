@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from capture.connectors.options import timeout_of
-from capture.connectors.storage.google_tokens import access_token, parse_key
 
 
 class StorageOptions:
@@ -73,6 +72,7 @@ def _environment(*names: str) -> str | None:
 
 def gcs(options: StorageOptions) -> pafs.FileSystem:
     """The file system of Google Cloud Storage."""
+    from capture.connectors.storage.google_tokens import access_token, parse_key  # loads the client of HTTP
 
     def of(*names: str) -> str | None:
         return options.text(*(p + n for n in names for p in ("google_", "")))

@@ -16,6 +16,7 @@ from flight_server.core.views.reader import Reader
 from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.faces.commands.common import (
     CONNECTION,
+    FLIGHTS_ALONE,
     ConnectionOptions,
     Keep,
     Snapshot,
@@ -120,7 +121,8 @@ def history(
     connection: ConnectionOptions = CONNECTION,
 ) -> None:
     """Show a column's statistics at each captured snapshot, oldest first."""
-    with reach(connection, check_targets([table], paths=True), ["newest"], db) as (client, (target,), failed):
+    targets = check_targets([table], paths=True)
+    with reach(connection, targets, ["newest"], db, FLIGHTS_ALONE) as (client, (target,), failed):
         name = find_table(client, target)
         rows = histories.column_rows(client, name, column)
     if not rows:

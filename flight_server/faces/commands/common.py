@@ -112,6 +112,10 @@ Keep = Annotated[
     option("--db", metavar="FILE", help="Of paths: keep what is captured in this database, and read only new files."),
 ]
 Wanted = Sequence["str | int"]
+FLIGHTS_ALONE: Final = frozenset[str]()
+"""What a command needs of the parts of a server that reads flights and nothing else."""
+PLANS: Final = frozenset({"planning"})
+"""What one needs that asks which files hold some rows."""
 
 
 def is_path(target: str) -> bool:
@@ -140,6 +144,7 @@ def reach(
     targets: Sequence[str],
     wanted: Wanted = ("current",),
     db: Path | None = None,
+    needs: frozenset[str] | None = None,
 ) -> Iterator[Reached]:
     """Opens a client for the length of a block: of the server, or if the targets are paths, of this process, in which
     their tables are captured.
@@ -148,6 +153,7 @@ def reach(
         targets: Names and patterns, or paths, which `check_targets` has checked.
         wanted: Snapshots that the command reads: words, ids, or `newest`.
         db: Database in which captures of paths stay.
+        needs: Names of the parts of a server that answer about paths besides its flights; None for all.
     """
     paths = [target for target in targets if is_path(target)]
     if not paths:
@@ -162,12 +168,12 @@ def reach(
     for path in paths:
         if "/" not in path and not path.lower().endswith(".parquet"):
             note(f"{path}: the one in this directory; a table of a server goes by its full name")
-    with _captured(paths, wanted, db) as reached:
+    with _captured(paths, wanted, db, needs) as reached:
         yield reached
 
 
 @contextmanager
-def _captured(paths: Sequence[str], wanted: Wanted, db: Path | None) -> Iterator[Reached]:
+def _captured(paths: Sequence[str], wanted: Wanted, db: Path | None, needs: frozenset[str] | None) -> Iterator[Reached]:
     """Captures the tables of paths in this process."""
     from flight_server.process.runtime import postpone_pandas
 
@@ -179,7 +185,7 @@ def _captured(paths: Sequence[str], wanted: Wanted, db: Path | None) -> Iterator
     names: list[str] = []
     failed = 0
     with line_on_terminal() as progress:
-        tables = LocalTables(db, progress)
+        tables = LocalTables(db, progress, needs)
         try:
             for path in paths:
                 try:

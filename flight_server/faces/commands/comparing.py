@@ -12,6 +12,7 @@ from flight_server.core.views import numbers, table_summary
 from flight_server.core.views.snapshot_words import CURRENT, PREVIOUS, snapshot_at
 from flight_server.faces.commands.common import (
     CONNECTION,
+    FLIGHTS_ALONE,
     ConnectionOptions,
     Keep,
     TableName,
@@ -56,7 +57,7 @@ def diff(
     """Show the differences between two snapshots: rows, files, bytes, and each column's statistics."""
     targets, words = check_targets([table], paths=True), _pair(snapshot_a, snapshot_b)
     gates = _gates(fail_on or ())
-    with reach(connection, targets, words, db) as (client, (target,), failed):
+    with reach(connection, targets, words, db, FLIGHTS_ALONE) as (client, (target,), failed):
         name = find_table(client, target)
         ids = [snapshot_at(client, name, word) for word in words]
         before, after = (table_summary.gather(client, name, at) for at in ids)

@@ -15,6 +15,7 @@ from flight_server.core.views.reader import Leaf, Reader, read_table
 from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.faces.commands.common import (
     CONNECTION,
+    FLIGHTS_ALONE,
     ConnectionOptions,
     Keep,
     Snapshot,
@@ -51,7 +52,7 @@ def show(
     """Show the statistics of each table that the targets match, a line for each column."""
     targets, wanted = check_targets(tables, paths=True), snapshot_of(snapshot)
     as_text, errors = format is Format.TABLE, dict[str, str]()
-    with reach(connection, targets, [wanted], db) as (client, found_targets, unread):
+    with reach(connection, targets, [wanted], db, FLIGHTS_ALONE) as (client, found_targets, unread):
         names, failed = expand(client, found_targets)
         failed += unread
 

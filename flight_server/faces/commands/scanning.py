@@ -16,6 +16,7 @@ from flight_server.core.views import numbers
 from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.faces.commands.common import (
     CONNECTION,
+    PLANS,
     Answer,
     ConnectionOptions,
     Keep,
@@ -74,7 +75,7 @@ def scan(
     if paths and format is not PlanFormat.TABLE:
         misuse("--paths and --format do not go together")
     shown = PlanFormat.PATHS if paths else format
-    with reach(connection, targets, [at], db) as (client, (target,), failed):
+    with reach(connection, targets, [at], db, PLANS) as (client, (target,), failed):
         name = find_table(client, target)
         plan = client.scan(name, where=where, columns=chosen, snapshot=snapshot_at(client, name, at))
         code = _code(client, plan, shown, where, chosen)
@@ -129,7 +130,7 @@ def estimate(
 ) -> None:
     """Estimate what a condition leaves of a table, without opening a file."""
     targets, chosen, at = check_targets([table], paths=True), names_of(columns), snapshot_of(snapshot)
-    with reach(connection, targets, [at], db) as (client, (target,), failed):
+    with reach(connection, targets, [at], db, PLANS) as (client, (target,), failed):
         name = find_table(client, target)
         found = client.estimate(name, where, columns=chosen, snapshot=snapshot_at(client, name, at))
     if format is Answer.JSON:
