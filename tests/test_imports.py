@@ -233,6 +233,7 @@ NAMES_FORMATS = (
     "capture/connectors/__init__.py",  # registry of connectors and of readers of their files
     "capture/homes.py",  # registry of publishers
     "capture/publishers/",
+    "flight_server/client/lake_readers/",  # registry of the libraries that read each
     "flight_server/faces/present/demo.py",  # makes a lake of each format
     "flight_server/faces/present/doctor.py",  # names the libraries of each
     "flight_server/faces/present/reader_code.py",  # writes calls of the engines' own readers

@@ -5,8 +5,8 @@
     scan.dataset().to_table(filter=pc.field("id") == 5)
 
 The reader applies the condition to the files that are left, as it would to all. Files are opened with the reader's own
-credentials. Readers find columns by their names, so what needs more than names is refused: row-level deletes, renamed
-columns, formats other than Parquet.
+credentials. Readers find columns by their names; where that is not enough, because of row-level deletes or renamed
+columns, a library of the table's format reads the files (`lake_readers`). What none reads is refused by name.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from operator import and_
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
+
+from flight_server.client import lake_readers
+from flight_server.client.lake_readers import CannotRead, KeptFiles, plain
 
 if TYPE_CHECKING:
     import polars as pl
@@ -49,6 +50,13 @@ _TYPES: Final = {
     "UUID": pa.binary(16),
 }
 _FIXED: Final = frozenset({"INT", "FLOAT", "DOUBLE", "BOOLEAN", "STRING", "DATE"})  # of one Arrow type in every file
+
+
+_NEEDED: Final = ["file_path", "file_format", "row_count", "partition_data_json", "delete_files"]
+
+
+class _OtherNames(ValueError):
+    """Names of columns do not tell which columns of files are the table's."""
 
 
 class Scan:
@@ -98,16 +106,22 @@ class Scan:
 
         Other than for `dataset`, no file is opened to see what its names mean.
         """
+        rows = self._rows()
         try:
-            self._check(self._rows())
+            refused = self._other_format(rows) or self._with_deletes(rows)
         except ValueError as error:
             return str(error)
+        if refused:
+            return refused
         if self._about["by_id"]:
             return f'"{self._table}": columns of its files are found by ids, and may have had other names'
         return None
 
     def dataset(self, filesystem: fs.FileSystem | None = None) -> ds.FileSystemDataset:
         """The files as a dataset, for pyarrow, DuckDB and DataFusion; filter it by the condition of the scan.
+
+        A table with row-level deletes or renamed columns is read by a library that is installed: deltalake, pyiceberg,
+        or, where Iceberg has equality deletes, DuckDB with its extension.
 
         Args:
             filesystem: File system of the paths; None for the one that their scheme names, with its usual credentials.
@@ -116,10 +130,24 @@ class Scan:
             A dataset with the columns of the table at the snapshot, or those that the scan names.
 
         Raises:
-            ValueError: The rows cannot be read by the names of columns alone; the message says why.
+            ValueError: No library reads the rows; the message says why.
         """
         rows = self._rows()
-        self._check(rows)
+        if refused := self._other_format(rows):
+            raise ValueError(refused)
+        if refused := self._with_deletes(rows):
+            return self._live_rows(rows, filesystem, refused)
+        try:
+            return self._as_parquet(rows, filesystem)
+        except _OtherNames as error:
+            return self._live_rows(rows, filesystem, str(error))
+
+    def _as_parquet(self, rows: Sequence[Mapping[str, Any]], filesystem: fs.FileSystem | None) -> ds.FileSystemDataset:
+        """The files by the names of their columns, without regard to deletes.
+
+        Raises:
+            _OtherNames: Names of columns do not tell which they are.
+        """
         opened, paths = _located([row["file_path"] for row in rows], filesystem)
         file_format = ds.ParquetFileFormat()
         fragments = [file_format.make_fragment(path, opened) for path in paths]
@@ -136,6 +164,36 @@ class Scan:
         ]
         return ds.FileSystemDataset(fragments, schema, file_format, opened)
 
+    def _live_rows(
+        self, rows: Sequence[Mapping[str, Any]], filesystem: fs.FileSystem | None, refused: str
+    ) -> ds.FileSystemDataset:
+        """The rows that a library of the table's format finds in the files.
+
+        Args:
+            refused: Why names alone do not do.
+
+        Raises:
+            ValueError: There is no such library, or it does not read them.
+        """
+        if not lake_readers.has_reader(self.format):
+            raise ValueError(refused)
+        from flight_server.client.live_rows import LiveRows
+
+        (place,) = self._read_table("sys.tables", self._table, ["location", "metadata_location"]).to_pylist() or [{}]
+        kept = KeptFiles(
+            self.snapshot_id,
+            self.columns,
+            {row["file_path"]: row["row_count"] for row in rows},
+            frozenset(row["file_path"] for row in rows if row["delete_files"]),
+            {name: place.get(name) for name in ("location", "metadata_location")},
+            filesystem,
+            lambda: self._as_parquet(rows, filesystem),
+        )
+        try:
+            return LiveRows(self._table, lake_readers.reader_of(self.format, kept))
+        except (CannotRead, _OtherNames) as error:
+            raise ValueError(f"{refused}; {error}") from error
+
     def polars(self, filesystem: fs.FileSystem | None = None) -> pl.LazyFrame:
         """The files as a polars frame; filter it by the condition of the scan.
 
@@ -150,21 +208,26 @@ class Scan:
         return pl.scan_pyarrow_dataset(self.dataset(filesystem))
 
     def _rows(self) -> list[dict[str, Any]]:
-        return self.files.select(["file_path", "file_format", "partition_data_json", "delete_files"]).to_pylist()
+        return self.files.select(_NEEDED).to_pylist()
 
-    def _check(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _other_format(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
+        """Why the files cannot be read as Parquet; None if they can."""
         formats = {row["file_format"] for row in rows} - {"PARQUET", None}
         facts = self._facts_of_format()
-        if formats or not facts["plain_parquet"] or facts["merges_rows"]:
-            shown = ", ".join(sorted(formats)) or self._about["format"]
-            raise ValueError(f'"{self._table}": only plain Parquet files can be read so, not {shown}')
-        if any(row["delete_files"] or (row["delete_files"] is None and facts["deletes_rows"]) for row in rows):
-            reader = "a reader of its own format"
-            if facts["iceberg_metadata"]:
-                reader = "an Iceberg client, which gets the same plan from the server's HTTP port below /iceberg"
-            raise ValueError(
-                f'"{self._table}" has row-level deletes, which this reader would not apply; read it by {reader}'
-            )
+        if not formats and facts["plain_parquet"] and not facts["merges_rows"]:
+            return None
+        shown = ", ".join(sorted(formats)) or self._about["format"]
+        return f'"{self._table}": only plain Parquet files can be read so, not {shown}'
+
+    def _with_deletes(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
+        """Why a reader of Parquet would find deleted rows; None if it would not."""
+        facts = self._facts_of_format()
+        if not any(row["delete_files"] or (row["delete_files"] is None and facts["deletes_rows"]) for row in rows):
+            return None
+        reader = "a reader of its own format"
+        if facts["iceberg_metadata"]:
+            reader = "an Iceberg client, which gets the same plan from the server's HTTP port below /iceberg"
+        return f'"{self._table}" has row-level deletes, which this reader would not apply; read it by {reader}'
 
     def _facts_of_format(self) -> Mapping[str, Any]:
         """The server's facts about the format of the table (PROTOCOL §18); of an older one what its answer implies."""
@@ -204,10 +267,12 @@ class Scan:
             found = list(_with_ids(schema, ()))
             for id, place in found:
                 if id is None:
-                    raise ValueError(f'"{self._table}": {path} has no field ids; read it by a reader of its own format')
+                    raise _OtherNames(
+                        f'"{self._table}": {path} has no field ids; read it by a reader of its own format'
+                    )
                 if places.get(id, place) != place or (id not in places and place[0] in names and len(place) == 1):
                     column = ".".join(place)
-                    raise ValueError(
+                    raise _OtherNames(
                         f'"{self._table}": column {column} of {path} has another name or meaning in the table; '
                         "read it by a reader of its own format"
                     )
@@ -237,7 +302,7 @@ class Scan:
                 return None
             if row["null_count"] == 0 and row["min"] is not None and row["min"] == row["max"]:
                 return row["min"]
-        raise ValueError(
+        raise _OtherNames(
             f'"{self._table}": {path} lacks the column {name}, and its value there is not known; '
             "read it by a reader of its own format"
         )
@@ -264,14 +329,9 @@ def _located(paths: Sequence[str], filesystem: fs.FileSystem | None) -> tuple[fs
     """The file system of paths and URLs, and the paths within it."""
     if filesystem is None:
         if not paths or paths[0].startswith("file:") or "://" not in paths[0]:
-            return fs.LocalFileSystem(), [_local(path) for path in paths]
+            return fs.LocalFileSystem(), [plain(path) for path in paths]
         filesystem, _ = fs.FileSystem.from_uri(paths[0])
     return filesystem, [re.sub(r"^[a-z0-9+]+://", "", path) for path in paths]
-
-
-def _local(path: str) -> str:
-    plain = re.sub(r"^file:(//)?", "", path)
-    return unquote(plain) if "%" in plain and not Path(plain).exists() else plain
 
 
 def _arrow_type(logical: str) -> pa.DataType | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -309,7 +309,9 @@ def paimon(rng: random.Random, root: Path, rows: int) -> Lake:
     )
 
 
-def iceberg_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
+def iceberg_deletes(
+    rng: random.Random, root: Path, rows: int, kinds: Sequence[str] = ("position", "vector", "equality")
+) -> Lake:
     """Rows deleted by position deletes, deletion vectors and equality deletes, in successive commits."""
     from tests.capture.connectors import iceberg_tables as built
 
@@ -330,7 +332,7 @@ def iceberg_deletes(rng: random.Random, root: Path, rows: int) -> Lake:
     live = {path: pa.array(range(len(part)), pa.int64()) for path, part in parts.items()}
     vectors: dict[str, set[int]] = {}
     for _ in range(rng.randint(1, 4)):
-        kind = rng.choice(["position", "vector", "equality"])
+        kind = rng.choice(kinds)
         deleted = {
             path: set(rng.sample(range(len(part)), rng.randint(0, len(part) // 4))) for path, part in parts.items()
         }

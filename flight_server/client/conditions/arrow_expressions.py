@@ -97,6 +97,14 @@ def compared_columns(expression: pc.Expression) -> set[str]:
     return names
 
 
+def named_columns(expression: pc.Expression) -> set[str] | None:
+    """The top-level columns that an expression names; None if it names fields within columns."""
+    entries = list(_metadata(memoryview(expression.__reduce__()[1][0])))
+    if any(key == "nested_field_ref" for key, _ in entries):
+        return None
+    return {value for key, value in entries if key == "field_ref"}
+
+
 def _read(expression: pc.Expression, naive_is_utc: bool) -> Any:
     if not isinstance(expression, pc.Expression):
         raise ValueError(f"expected a pyarrow.compute expression, got {type(expression).__name__}")

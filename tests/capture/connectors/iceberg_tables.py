@@ -111,7 +111,7 @@ def deletion_vectors(table: Table, rows: dict[str, list[int]], broken: bytes = b
         places.append((path, len(positions), len(content), len(blob)))
         content += blob
     location = _new_path(table, "puffin")
-    location.write_bytes(content)
+    location.write_bytes(content + _puffin_footer(places))
     return [
         _described(
             location,
@@ -125,6 +125,24 @@ def deletion_vectors(table: Table, rows: dict[str, list[int]], broken: bytes = b
         )
         for path, count, offset, size in places
     ]
+
+
+def _puffin_footer(places: list[tuple[str, int, int, int]]) -> bytes:
+    """The footer of a Puffin file with vectors: path of the data file, deleted rows, offset and length of each."""
+    blobs = [
+        {
+            "type": "deletion-vector-v1",
+            "fields": [],
+            "snapshot-id": -1,
+            "sequence-number": -1,
+            "offset": offset,
+            "length": length,
+            "properties": {"referenced-data-file": path, "cardinality": str(count)},
+        }
+        for path, count, offset, length in places
+    ]
+    payload = json.dumps({"blobs": blobs}).encode()
+    return b"PFA1" + payload + struct.pack("<i", len(payload)) + bytes(4) + b"PFA1"
 
 
 def vector_blob(rows: list[int]) -> bytes:
