@@ -6,20 +6,21 @@ of a put: the same checks have been made of them, and no two of its files have a
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from store.duckdb.layout import stored_columns
 from store.duckdb.segment_files import SegmentError, SegmentFiles, Written
 from store.history import validation
-from store.history.staged import Staged
 from store.history.target_bits import TargetBits
 from store.model import target_ids
 from store.model.names import join_name
-from store.model.puts import IDENTITY, Put, PutMode
+from store.model.puts import IDENTITY, Put, PutMode, once
 from store.model.schemas import FLIGHTS
 from store.segment_listings import in_order
 
@@ -77,31 +78,34 @@ class SegmentMaker:
         prepared = validation.prepare(FLIGHTS[flight], rows, clamp=True, checked=checked)
         if flight == "stats.sketches":
             prepared = target_ids.with_storage_ids(prepared)
-        names = [prepared[name][0].as_py() for name in _PLACE[:3]]
-        keyed = prepared.append_column("table_key", pa.repeat(pa.scalar(0, pa.int64()), prepared.num_rows))
-        staged = Staged(family, keyed, lambda _: join_name(*names))
+        rows = _once(in_order(prepared, family), family)
         targets = self._targets[family]
-        places = targets.places(staged.rows)
+        places = targets.places(rows)
         known = targets.has(places)
         targets.add(places)
-        fresh, repeated = staged.rows, prepared.slice(0, 0)
+        repeated = rows.slice(0, 0)
         if known.any():
-            fresh = fresh.filter(pa.array(~known))
-            repeated = _about_the_same(prepared, staged.rows.filter(pa.array(known)), family)
-        stored = fresh.drop_columns(["table_key", "snapshot_id"])
-        return Made(self._files.write(in_order(stored, family)) if stored.num_rows else None, repeated)
+            rows, repeated = rows.filter(pa.array(~known)), rows.filter(pa.array(known))
+        stored = rows.select([name for name in stored_columns(family) if name in rows.column_names])
+        return Made(self._files.write(stored) if stored.num_rows else None, repeated)
 
     def discard(self, written: Written) -> None:
         """Deletes a file that the server does not take."""
         self._files.discard([written.name])
 
 
-def _about_the_same(rows: pa.Table, targets: pa.Table, family: str) -> pa.Table:
-    """The rows about the same files as some targets, which are few; their identities are compared one by one."""
-    names = IDENTITY[family]
-    wanted = set(zip(*(targets[name].to_pylist() for name in names), strict=True))
-    here = zip(*(rows[name].to_pylist() for name in names), strict=True)
-    return rows.filter(pa.array([target in wanted for target in here], pa.bool_()))
+def _once(rows: pa.Table, family: str) -> pa.Table:
+    """Rows in order without duplicates.
+
+    Raises:
+        InvalidArgument: Two different rows for one target.
+    """
+    has_nulls = any(rows[name].null_count for name in IDENTITY[family])  # which are equal, and pc.equal is null
+    neighbours = (pc.equal(rows[name].slice(1), rows[name].slice(0, rows.num_rows - 1)) for name in IDENTITY[family])
+    if not has_nulls and not pc.any(functools.reduce(pc.and_kleene, neighbours)).as_py():
+        return rows
+    name = join_name(*(rows[name][0].as_py() for name in _PLACE[:3]))
+    return once(family, lambda _: name, rows, IDENTITY[family])
 
 
 class HandedOver(NamedTuple):

@@ -30,7 +30,7 @@ MANY_ROWS: Final = 122_880
 
 PIECE_ROWS: Final = 1 << 18
 _PIECE_BYTES: Final = 128 << 20
-_WAITING: Final = 1  # pieces besides the one that is being written
+_WAITING: Final = 1  # pieces that are written beside the capture; the next one waits until that is done
 
 
 class Kind(NamedTuple):

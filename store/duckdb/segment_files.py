@@ -40,6 +40,11 @@ _VERSION_KEY: Final = b"statflight.segment"
 _LEAST_GROUP_ROWS: Final = 1024
 _MOST_GROUP_ROWS: Final = 122_880
 _PAGE_BYTES: Final = 1 << 20
+_DISTINCT: Final = frozenset({"file_path", "storage_id", "min", "max", "data"})
+"""Columns whose values are mostly different within a row group, so that a dictionary would cost and save nothing."""
+
+_UNORDERED: Final = frozenset({"min", "max", "data", "schema_hash"})
+"""Columns by whose values no reader skips row groups."""
 
 _Signature: TypeAlias = tuple[int, int, int]
 
@@ -275,17 +280,22 @@ class SegmentFiles:
 
 def write_parquet(rows: pa.Table, file: object) -> None:
     """Writes rows as a segment: zstd, with the statistics by which readers skip row groups. As a rule a row group has
-    the rows of one column."""
-    group_rows = _MOST_GROUP_ROWS
+    the rows of one column. Columns without values are left out."""
+    rows = rows.select([name for name in rows.column_names if rows[name].null_count < rows.num_rows])
+    group_rows, is_of_columns = _MOST_GROUP_ROWS, True
     if "column_id" in rows.column_names:
-        distinct = max(1, pc.count_distinct(rows["column_id"]).as_py())
-        group_rows = min(_MOST_GROUP_ROWS, max(_LEAST_GROUP_ROWS, -(-rows.num_rows // distinct)))
+        of_column = -(-rows.num_rows // max(1, pc.count_distinct(rows["column_id"]).as_py()))
+        group_rows = min(_MOST_GROUP_ROWS, max(_LEAST_GROUP_ROWS, of_column))
+        is_of_columns = group_rows <= of_column
+    distinct = _DISTINCT if is_of_columns else _DISTINCT - {"file_path"}
     schema = rows.schema.with_metadata({_VERSION_KEY: str(VERSION).encode()})
     pq.write_table(
         rows.replace_schema_metadata(schema.metadata),
         file,
         row_group_size=group_rows,
         compression="zstd",
+        use_dictionary=[name for name in rows.column_names if name not in distinct],
+        write_statistics=[name for name in rows.column_names if name not in _UNORDERED],
         data_page_size=_PAGE_BYTES,
         store_schema=False,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from store.model.errors import InvalidField, first_line
 
@@ -87,6 +88,11 @@ def trimmed(text: str) -> str:
     if not text:
         raise ValueError("is blank")
     return text
+
+
+def are_trimmed(texts: pa.StringArray) -> bool:
+    """True if `trimmed` leaves texts as they are, known without a look at each; of unusual ones it is not known."""
+    return bool(pc.all(pc.match_substring_regex(texts, r"^[!-~](?s:.*[!-~])?$"), min_count=0).as_py())
 
 
 def json_object(text: str) -> str:

@@ -50,11 +50,23 @@ class PutBatch:
         if not pc.all(holds, min_count=0).as_py():
             raise self.refuse(pc.index(holds, False).as_py(), name, reason, expected)
 
-    def map(self, name: str, how: Callable[[str], str], expected: str) -> None:
-        """Normalizes each distinct text with `how`, whose ValueError refuses it."""
+    def map(
+        self,
+        name: str,
+        how: Callable[[str], str],
+        expected: str,
+        is_normal: Callable[[pa.StringArray], bool] | None = None,
+    ) -> None:
+        """Normalizes each distinct text with `how`, whose ValueError refuses it.
+
+        Args:
+            is_normal: True for texts that are all normal, where that is known sooner.
+        """
         if (column := self.given(name)) is None:
             return
         coded = column.dictionary_encode()
+        if is_normal is not None and is_normal(coded.dictionary):
+            return
         before = coded.dictionary.to_pylist()
         after = []
         for text in before:

@@ -29,6 +29,7 @@ class TargetBits:
     def __init__(self, family: str):
         self._file, *self._rest = IDENTITY[family]
         self._files: dict[str, int] = {}  # path or storage id → number
+        self._last: tuple[pa.Array, npt.NDArray[np.int64]] = pa.array([], pa.string()), np.zeros(0, np.int64)
         self._bits: dict[tuple[Any, ...], int] = {}  # rest of a target's identity → number of its bit
         self._words: npt.NDArray[np.uint64] = np.zeros((0, 1), np.uint64)
 
@@ -40,7 +41,9 @@ class TargetBits:
         first: npt.NDArray[np.int64] = np.empty(len(rests.dictionary), np.int64)
         first[at[::-1]] = np.arange(len(at))[::-1]  # of equal indices the last one written stays
         columns = (rows[name].take(pa.array(first)).to_pylist() for name in self._rest)
-        numbers = _numbers(self._files, files.dictionary.to_pylist())
+        if not files.dictionary.equals(self._last[0]):  # the rows of other columns often are about the same files
+            self._last = files.dictionary, _numbers(self._files, files.dictionary.to_pylist())
+        numbers = self._last[1]
         bits = _numbers(self._bits, list(zip(*columns, strict=True)) or [()])[at]
         size = (len(self._files), len(self._bits) // 64 + 1)
         if size[0] > len(self._words) or size[1] > self._words.shape[1]:

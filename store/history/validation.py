@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store.history.casts import cast, castable, json_object, like, other_type, trimmed
+from store.history.casts import are_trimmed, cast, castable, json_object, like, other_type, trimmed
 from store.history.decoded_sizes import decoded_bytes
 from store.history.impossible import first_impossible
 from store.history.put_batch import PutBatch
@@ -182,7 +182,7 @@ class _Batch(PutBatch):
             if (column := self.given(name)) is not None:
                 known = pc.is_in(column, pa.array([*words, None], pa.string()))
                 self.require(known, name, "is unknown", " | ".join(words))
-        self.map("file_path", trimmed, "the path of a file")
+        self.map("file_path", trimmed, "the path of a file", are_trimmed)
         self.map("engine_kind", lambda text: trimmed(text).lower(), "an engine such as spark")
         self.map("partition_data_json", json_object, "a JSON object")
         self.map("params", json_object, "a JSON object")
