@@ -42,7 +42,8 @@ _SQL: Final = {pa.bool_(): "BOOLEAN", pa.int64(): "BIGINT", pa.float32(): "FLOAT
 STATISTICS: Final = {"null_count": "nullCount", "min": "minValues", "max": "maxValues"}
 _ROWS: Final = r'^\s*\{\s*"numRecords"\s*:\s*(?P<rows>-?\d+)\s*[,}]'  # as all known writers begin
 _ZONE: Final = r"(Z|[+-]\d\d:?\d\d)$"
-_BLOCK_BYTES: Final = 1 << 20  # parsed at once; at least the longest statistics
+_BREAK: Final = "[\r\n]"
+_BLOCK_BYTES: Final = 4 << 20  # parsed at once; at least the longest statistics
 
 _Structure = dict[str, Any]
 """The fields of JSON objects: names to Arrow types or further structures."""
@@ -138,21 +139,33 @@ def _structure(schema: DeltaSchema, partitions: Sequence[str]) -> _Structure:
 def _transformed(adds: pa.Table, structure: _Structure) -> pa.StructArray:
     """`stats` as structs; null if they are not a JSON object."""
     stats = one_array(adds["stats"])  # pyarrow crashes on a block that begins with the JSON null
-    stats = pc.if_else(pc.match_substring_regex(stats, r"^\s*\{"), stats, pa.scalar(None, pa.string()))
-    with suppress(pa.ArrowInvalid):
-        objects = pc.fill_null(pc.replace_substring_regex(stats, "[\r\n]", " "), "{}")
-        block = max(_BLOCK_BYTES, 2 * (pc.max(pc.binary_length(objects)).as_py() or 0))
-        table = pj.read_json(
-            pa.BufferReader("\n".join(objects.to_pylist()).encode()),
-            pj.ReadOptions(use_threads=False, block_size=block),
-            pj.ParseOptions(pa.schema(_fields(structure)), unexpected_field_behavior="ignore"),
-        )
-        if len(table) == len(stats):
-            columns = [one_array(table[name]) for name in structure]
-            return pa.StructArray.from_arrays(columns, list(structure), mask=pc.is_null(stats))
+    are_objects = pc.fill_null(pc.match_substring_regex(stats, r"^\s*\{"), False)
+    objects = stats if pc.all(are_objects, min_count=0).as_py() else pc.if_else(are_objects, stats, "{}")
+    if (columns := _parsed(objects, structure)) is None and pc.any(pc.match_substring_regex(objects, _BREAK)).as_py():
+        columns = _parsed(pc.replace_substring_regex(objects, _BREAK, " "), structure)
+    if columns is not None:
+        return pa.StructArray.from_arrays(columns, list(structure), mask=pc.invert(are_objects))
+    stats = pc.if_else(are_objects, stats, pa.scalar(None, pa.string()))
     sql = "SELECT TRY(from_json(stats, $structure)) AS stats FROM {adds}"
     given = {"structure": json.dumps(_sql_types(structure))}
     return one_array(query(_database().cursor(), sql, given, adds=pa.table({"stats": stats}))["stats"])
+
+
+def _parsed(objects: pa.StringArray, structure: _Structure) -> list[pa.Array] | None:
+    """The fields of JSON objects, each on a line; None if pyarrow refuses one, or one has several lines."""
+    if not len(objects):
+        return None
+    lines = pc.binary_join_element_wise(objects, "", "\n").buffers()[2]  # each ends with a line break
+    block = max(_BLOCK_BYTES, 2 * (pc.max(pc.binary_length(objects)).as_py() or 0))
+    with suppress(pa.ArrowInvalid):
+        table = pj.read_json(
+            pa.BufferReader(lines),
+            pj.ReadOptions(use_threads=False, block_size=block),
+            pj.ParseOptions(pa.schema(_fields(structure)), unexpected_field_behavior="ignore"),
+        )
+        if len(table) == len(objects):
+            return [one_array(table[name]) for name in structure]
+    return None
 
 
 def _fields(structure: Mapping[str, Any]) -> list[tuple[str, pa.DataType]]:
