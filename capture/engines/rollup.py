@@ -16,7 +16,7 @@ from store.model.figures import most_values, values
 from store.model.schemas import SCALAR
 from store.model.statistics import COUNTED, PARTS_OF_ROWS, PER_VALUE, SIDES, WIDTHS, exactness, of_kind
 
-_OUTERMOST_FIRST: Final = dict(zip(SIDES, ("ascending", "descending"), strict=True))
+_OUTERMOST: Final = dict(zip(SIDES, (pc.min, pc.max), strict=True))
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Rollup:
             setattr(self, name, None if total is None or missing else total + (pc.sum(rows[name]).as_py() or 0))
         empty = pc.add(rows["null_count"], pc.fill_null(rows["nan_count"], 0))  # bounds skip NaN
         has_values = pc.fill_null(pc.not_equal(empty, rows["row_count"]), True)
-        live = rows.filter(has_values)
+        live = rows if pc.all(has_values, min_count=0).as_py() else rows.filter(has_values)
         for side in SIDES:
             self._bound(side, live)
 
@@ -97,9 +97,8 @@ class Rollup:
             texts = pa.concat_arrays([texts, pa.array([old[0]], pa.string())])
             exact = pa.concat_arrays([exact, pa.array([old[1]], pa.bool_())])
         keys = bounds.sort_keys(texts, logical_types.parse(self.logical_type))
-        order = pc.array_sort_indices(keys, order=_OUTERMOST_FIRST[side])
-        best = order[0].as_py()
-        ties = pc.equal(keys, keys[best])
+        ties = pc.equal(keys, _OUTERMOST[side](keys))
+        best = pc.index(ties, True).as_py()
         # an exact bound among equal outermost ones is attained, so the result is exact
         flags = exact.filter(ties).to_pylist()
         self.sides[side] = (texts[best].as_py(), True if True in flags else None if None in flags else False)
@@ -170,15 +169,14 @@ def by_column(rows: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
     """Yields each `column_id` of some rows once, ascending, the null id last, with its rows in their order."""
     if not rows.num_rows:
         return
-    ids = rows["column_id"].combine_chunks()
-    order = pc.sort_indices(ids)  # stable
-    if not pc.all(pc.equal(order, pa.array(range(len(order)), pa.uint64()))).as_py():
-        rows, ids = rows.take(order), ids.take(order)
-    ends = pc.run_end_encode(ids)
-    start = 0
-    for end, column_id in zip(ends.run_ends.to_pylist(), ends.values.to_pylist(), strict=True):
-        yield column_id, rows.slice(start, end - start)
-        start = end
+    runs = pc.run_end_encode(rows["column_id"].combine_chunks())
+    if pc.count_distinct(runs.values, mode="all").as_py() < len(runs.values):
+        rows = rows.take(pc.sort_indices(rows["column_id"]))  # stable
+        runs = pc.run_end_encode(rows["column_id"].combine_chunks())
+    ends = runs.run_ends.to_pylist()
+    starts = [0, *ends[:-1]]
+    for at in pc.sort_indices(runs.values).to_pylist():
+        yield runs.values[at].as_py(), rows.slice(starts[at], ends[at] - starts[at])
 
 
 # Statistics of the source.
