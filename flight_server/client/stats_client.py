@@ -19,7 +19,7 @@ from typing import Any, Final
 from flight_server.client.capture_requests import new_among, requests_for, without_missing
 from flight_server.client.notebook import show_tables_as_html
 from flight_server.client.running_captures import RunningCaptures
-from flight_server.client.stats_reader import StatsReader
+from flight_server.client.stats_reader import StatsReader, Where, selection
 
 
 class StatsClient(StatsReader):
@@ -192,6 +192,7 @@ class StatsClient(StatsReader):
         self,
         requests: Iterable[Mapping[str, Any]],
         *,
+        where: Where | None = None,
         engine: str | None = None,
         max_bytes: int | None = None,
         max_targets: int | None = None,
@@ -201,15 +202,21 @@ class StatsClient(StatsReader):
 
         Args:
             requests: Requests, as `capture_requests` returns them, the most wanted first; so are their `kinds`.
+            where: Condition on the rows of each table, as in `scan`, for requests without a `where` of their own.
             engine: As in `capture`.
             max_bytes: Greatest size of the records, as JSON in bytes; what does not fit is OMITTED_BY_BUDGET.
             max_targets: Greatest number of targets; the others are OMITTED_BY_BUDGET.
             timeout: Timeout in seconds; None for that of the client.
 
         Returns:
-            `outcome`, `detail` and `record` of each request, in order.
+            `outcome`, `detail` and `record` of each request, in order; with a condition also `estimate`: what it
+            leaves, as `StatsReader.estimate` returns it, of the column of the request alone. The record is of all rows.
+
+        Raises:
+            pa.ArrowInvalid: The condition does not suit a table.
         """
-        asked = [{"snapshot": "current", "mode": "SYNC", **request} for request in requests]
+        common = {"snapshot": "current", "mode": "SYNC"} | selection(where, None)
+        asked = [{**common, **request} for request in requests]
         more = {"engine": engine, "max_bytes": max_bytes, "max_targets": max_targets}
         body = {"requests": asked} | {name: value for name, value in more.items() if value is not None}
         answer: list[dict[str, Any]] = self.actions.call("resolve", body, timeout=timeout)

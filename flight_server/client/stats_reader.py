@@ -321,7 +321,7 @@ class StatsReader(Connection):
         from flight_server.client.scan import Scan
 
         table = self.find_table(table)
-        command: dict[str, Any] = {"scan": table, "snapshot": snapshot} | _selection(where, columns)
+        command: dict[str, Any] = {"scan": table, "snapshot": snapshot} | selection(where, columns)
         return Scan(self.read_table, table, self.get(command))
 
     def estimate(
@@ -349,7 +349,7 @@ class StatsReader(Connection):
             pa.ArrowKeyError: UNKNOWN_TABLE, UNKNOWN_SNAPSHOT.
             pa.ArrowInvalid: See `scan`.
         """
-        body: dict[str, Any] = {"table": self.find_table(table), "snapshot": snapshot} | _selection(where, columns)
+        body: dict[str, Any] = {"table": self.find_table(table), "snapshot": snapshot} | selection(where, columns)
         (found,) = self.act("estimate", body)
         return dict(found)
 
@@ -417,7 +417,7 @@ def _named(column: str) -> list[dict[str, Any]]:
     return [{"or": [named, by_id]} if re.fullmatch(r"#[0-9]{1,18}", column) else named]
 
 
-def _selection(where: Where, columns: Sequence[str] | None) -> dict[str, Any]:
+def selection(where: Where, columns: Sequence[str] | None) -> dict[str, Any]:
     """The keys `where` and `columns` of a request about what a condition leaves; SQL is parsed by the server."""
     asked: dict[str, Any] = {}
     if where is not None:

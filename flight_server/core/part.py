@@ -25,6 +25,8 @@ from store.model.catalog_entries import TableEntry
 from store.model.errors import PermissionDenied, Unimplemented
 
 Judges: TypeAlias = Callable[[str, str], bool]  # by the full name of a table, and a column of it
+LeftBy: TypeAlias = "Callable[[TableEntry, int, Sequence[int | None]], list[dict[str, Any]]]"
+"""Estimates what a condition leaves of a table at a snapshot, for each of some columns by their ids, None for none."""
 Results: TypeAlias = Iterator[Any]  # JSON values, or bytes to send unchanged
 Rows: TypeAlias = "pa.Table | Stream"  # a table if they are few; a stream is closed by its reader
 
@@ -119,6 +121,14 @@ class Part:
         """Languages of commands that it answers."""
         return ()
 
+    def left_by(self, where: Any, is_cancelled: Callable[[], bool]) -> LeftBy | None:  # noqa: ARG002
+        """Reads a condition, as bodies have it; returns what estimates the rows that it leaves.
+
+        Raises:
+            InvalidArgument: It is not a condition.
+        """
+        return None
+
     def on_captured(self, table: TableEntry) -> None:
         """Called when rows of a table have become visible; must not wait."""
 
@@ -191,6 +201,18 @@ class Parts(Mapping[str, Any]):
     def judges(self) -> Judges | None:
         """Says which columns rules need statistics of (`Part.judges`); None without rules."""
         return next((found for part in self._parts.values() if (found := part.judges()) is not None), None)
+
+    def left_by(self, where: Any, is_cancelled: Callable[[], bool]) -> LeftBy:
+        """Reads a condition; see `Part.left_by`.
+
+        Raises:
+            InvalidArgument: It is not a condition.
+            Unimplemented: No part estimates.
+        """
+        for part in self._parts.values():
+            if (found := part.left_by(where, is_cancelled)) is not None:
+                return found
+        raise Unimplemented("estimates of what a condition leaves are not part of this build")
 
     def captured(self, table: TableEntry) -> None:
         """Tells the parts that rows of a table have become visible."""

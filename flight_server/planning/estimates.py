@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -149,39 +150,87 @@ class Estimator:
         """
 
         def estimated(cursor: Connection, listing: Listing) -> Estimate:
-            return _Estimation(self._facts, cursor, table, listing).of(node, columns)
+            estimation = _Estimation(self._facts, cursor, table, listing, node)
+            return estimation.of(estimation.columns(columns), every=not columns)
 
         return self._planner.reading(table, snapshot, estimated, is_cancelled)
+
+    def of_each(
+        self,
+        table: TableEntry,
+        node: Node | None,
+        column_ids: Sequence[int | None],
+        snapshot_id: int,
+        is_cancelled: Callable[[], bool] = never,
+    ) -> list[Estimate]:
+        """Estimates what a condition leaves, for each of some columns by itself.
+
+        Args:
+            column_ids: Their ids; None for the table without its columns, as for a column that the snapshot lacks.
+
+        Raises:
+            See `estimate`.
+        """
+
+        def estimated(cursor: Connection, listing: Listing) -> list[Estimate]:
+            estimation = _Estimation(self._facts, cursor, table, listing, node)
+            named = [None if id is None else listing.columns.of_id(id) for id in column_ids]
+            return [estimation.of([column] if column else [], every=column is None) for column in named]
+
+        return self._planner.reading(table, snapshot_id, estimated, is_cancelled)
 
 
 class _Estimation:
     """One estimate, within a read of the store."""
 
-    def __init__(self, cache: LruCache[Any, Any], cursor: Connection, table: TableEntry, listing: Listing):
+    def __init__(
+        self,
+        cache: LruCache[Any, Any],
+        cursor: Connection,
+        table: TableEntry,
+        listing: Listing,
+        node: Node | None,
+    ):
         self._cache, self._cursor, self._key, self._listing = cache, cursor, table.table_key, listing
         self._files = self._cached(None, self._read_files)
+        self._node, self._question = node, Query(cursor, table.table_key, listing, node, counted=True)
 
-    def of(self, node: Node | None, columns: Sequence[str] | None) -> Estimate:
-        """The estimate of a condition for columns."""
-        listing = self._listing
-        read = {column.name: column for column in self._read(columns)}
-        question = Query(self._cursor, self._key, listing, node, counted=True)
-        kept = self._kept(question)
+    def columns(self, names: Sequence[str] | None) -> list[Column]:
+        """The columns of names; None for all.
+
+        Raises:
+            InvalidArgument: UNKNOWN_COLUMN, AMBIGUOUS_COLUMN.
+        """
+        columns = self._listing.columns
+        return columns.all() if names is None else [columns.find(name) for name in dict.fromkeys(names)]
+
+    def of(self, columns: Sequence[Column], *, every: bool) -> Estimate:
+        """The estimate for columns.
+
+        Args:
+            every: All columns are to be read, which the caller has not named.
+        """
+        listing, kept = self._listing, self._kept_files
+        read = {column.name: column for column in columns}
         facts = self._columns([column.id for column in read.values()])
         body = {
             "snapshot_id": listing.snapshot_id,
             "files": kept.table.num_rows,
             "files_all": listing.totals["files"],
-            "bytes_to_read": _bytes_to_read(kept, list(facts.values()) if columns else None),
-            "row_count": self._row_count(kept, question.condition, node),
+            "bytes_to_read": _bytes_to_read(kept, None if every else list(facts.values())),
+            "row_count": dict(self._rows_left),
             "columns": {name: self._of_column(facts[column.id], kept) for name, column in read.items()},
         }
-        named = dict.fromkeys([*question.columns, *(facts if columns else ())])
+        named = dict.fromkeys([*self._question.columns, *(() if every else facts)])
         return Estimate(tuple(named), body)
 
-    def _read(self, names: Sequence[str] | None) -> list[Column]:
-        columns = self._listing.columns
-        return columns.all() if names is None else [columns.find(name) for name in dict.fromkeys(names)]
+    @cached_property
+    def _kept_files(self) -> Kept:
+        return self._kept(self._question)
+
+    @cached_property
+    def _rows_left(self) -> Interval:
+        return self._row_count(self._kept_files, self._question.condition, self._node)
 
     def _kept(self, question: Query) -> Kept:
         table = question.counted().combine_chunks()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from flight_server.core.control.access import Access
-from flight_server.core.part import Action, Asking, Commands, Part, Rows
+from flight_server.core.part import Action, Asking, Commands, LeftBy, Part, Rows
 from flight_server.core.reads.streams import Streams
 from flight_server.core.reads.usage import Usage
 from flight_server.planning import plan_request, scan_plan, scans
@@ -16,6 +16,7 @@ from flight_server.planning.estimates import Estimator
 from flight_server.planning.plan_request import PlanRequest
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
+from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, Unimplemented
 
 
@@ -26,12 +27,22 @@ class Planning(Part):
         """Takes what plans are made of."""
         self.planner = scan_plan.ScanPlanner(database, catalog, streams)
         self.estimator = Estimator(self.planner)
-        self._streams = streams
+        self._streams, self._usage = streams, usage
         self._scans = scans.Scans(self.planner, catalog, access, usage)
 
     @staticmethod
     def actions() -> Sequence[Action]:
         return (scans.answer, scans.estimate)
+
+    def left_by(self, where: Any, is_cancelled: Callable[[], bool]) -> LeftBy:
+        node = plan_request.condition_of(where)
+
+        def left(table: TableEntry, snapshot_id: int, column_ids: Sequence[int | None]) -> list[dict[str, Any]]:
+            found = self.estimator.of_each(table, node, column_ids, snapshot_id, is_cancelled)
+            self._usage.note(table.table_key, tuple(dict.fromkeys(id for each in found for id in each.named)))
+            return [each.body for each in found]
+
+        return left
 
     def commands(self) -> Iterable[Commands]:
         return (_Scans(self._scans, self._streams),)

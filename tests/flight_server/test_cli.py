@@ -376,6 +376,30 @@ def test_outcomes_are_json_arrays(server, run, tables):
     assert findings[-1]["what"] == "server" and findings[-1]["good"] is True and findings[-1].keys() >= {"remedy"}
 
 
+def test_resolve_tells_what_a_condition_leaves(server, run):
+    server.rows("sys.tables", KEY)
+    server.rows("information_schema.columns", KEY | {"column_name": "id", "column_id": 1, "data_type": "INT"})
+    few, none = {"estimate": 4, "low": 1, "high": 9}, {"estimate": 0, "low": 0, "high": 0}
+
+    def answer(body):
+        left = {"row_count": few, "columns": {}}
+        of_id = left | {"columns": {"id": {"null_count": none, "ndv": None}}}
+        answers = [
+            {"outcome": "HIT", "detail": "", "record": {}, "estimate": left},
+            {"outcome": "HIT", "detail": "", "record": {"column_name": "id"}, "estimate": of_id},
+        ]
+        assert [request["where"] for request in body["requests"]] == ["id > 5"] * 2
+        return answers
+
+    server.answers["resolve"] = answer
+    code, told, _ = run("resolve", NAME, "--where", "id > 5")
+    assert code == 0
+    assert told.splitlines() == [
+        f"{NAME}  TABLE  HIT  4 (1 to 9) rows left",
+        f"{NAME}  id  HIT  0 nulls, unknown distinct values left",
+    ]
+
+
 def test_failures_are_in_the_json_too(server, run, tables):
     def fail(body):
         raise pa.ArrowInvalid("[NO_WORKER] no worker")

@@ -10,16 +10,18 @@ from typing import Any
 from capture.engines import refused
 from capture.orchestrator import Answer, Question
 from capture.spi import Mode
+from flight_server.client.conditions.exact_json import dumps
 from flight_server.client.table_names import of_table
 from flight_server.core.actions.registry import Call, action
 from flight_server.core.auth.principal import Principal
+from flight_server.core.part import LeftBy
 from flight_server.core.reads.records import Record
 from flight_server.core.wire import answer_budget
 from flight_server.core.wire.action_bodies import CaptureBody, CaptureItem, ResolveBody, capture_items
 from flight_server.core.wire.scan_request import CURRENT, of_json
 from flight_server.core.wire.tickets import to_ticket
 from store.model.catalog_entries import EXTERNAL, TableEntry
-from store.model.errors import StatflightError, UpstreamError
+from store.model.errors import NotCaptured, StatflightError, UpstreamError
 from store.model.puts import FLIGHT_OF
 from store.model.targets import NO_COLUMN
 from store.queue.jobs import Job
@@ -158,10 +160,11 @@ def merge_outcome(sofar: dict[str, Any] | None, result: Mapping[str, Any]) -> di
     return outcome if is_worse and NO_COLUMN in sofar["detail"] else sofar
 
 
-@action(ResolveBody, "The stored record, or a capture within the budget; one answer per request")
+@action(ResolveBody, "The stored record, or a capture within the budget; one answer per request", exact=True)
 def resolve(call: Call, asked: ResolveBody) -> list[Any]:
     all_items = capture_items(asked)
     tables = _tables(call, all_items)
+    left_by = _conditions(call, all_items, tables)
     within = _within(all_items, tables, asked.max_targets)
     items, tables = [all_items[at] for at in within], [tables[at] for at in within]
     app = call.app
@@ -185,17 +188,67 @@ def resolve(call: Call, asked: ResolveBody) -> list[Any]:
     for key, ids in columns.items():
         app.usage.note(key, tuple(ids))
     asked_of = dict(zip(places, questions, strict=True))
-    if asked.max_bytes is None and not any(item.extras for item in items):
+    estimates = _estimates(call, {at: (items[at], asked_of[at]) for at in places}, answers, left_by)
+    if asked.max_bytes is None and not estimates and not any(item.extras for item in items):
         results: list[Any] = [unpinned[at] if at in unpinned else _as_json(answers[at]) for at in range(len(items))]
     else:
         results = [
             unpinned[at] if at in unpinned else _with_extras(call, item, asked_of[at], answers[at])
             for at, item in enumerate(items)
         ]
+        results = [answer | estimates.get(at, {}) for at, answer in enumerate(results)]
     if asked.max_bytes is not None:
         results = answer_budget.limit(results, [item.kinds for item in items], asked.max_bytes)
     placed = dict(zip(within, results, strict=True))
     return [placed.get(at) or answer_budget.omitted("max_targets") for at in range(len(all_items))]
+
+
+_Conditions = dict[str, LeftBy]
+"""JSON of a condition → what estimates the rows that it leaves."""
+
+
+def _conditions(call: Call, items: Sequence[CaptureItem], tables: Sequence[TableEntry]) -> _Conditions:
+    """Reads the conditions of requests, before anything is captured.
+
+    Raises:
+        InvalidArgument: One is not a condition.
+        PermissionDenied: The caller may not read the statistics of a table with a condition.
+    """
+    found: _Conditions = {}
+    for item, table in zip(items, tables, strict=True):
+        if item.where is None:
+            continue
+        call.app.access.table(table.full_name, call.principal, "stats.read")
+        if (text := dumps(item.where)) not in found:
+            found[text] = call.app.parts.left_by(item.where, call.is_cancelled)
+    return found
+
+
+def _estimates(
+    call: Call,
+    asked: Mapping[int, tuple[CaptureItem, Question]],
+    answers: Mapping[int, Answer],
+    left_by: _Conditions,
+) -> dict[int, dict[str, Any]]:
+    """The key `estimate` of the answers to requests with a condition, by their places: null where the files of the
+    snapshot are not known, with the reason in `detail`. Requests about one table and condition are answered together.
+    """
+    groups: dict[tuple[int, int, str], list[int]] = {}
+    for at, (item, question) in asked.items():
+        if item.where is not None:
+            groups.setdefault((question.table_key, question.snapshot_id, dumps(item.where)), []).append(at)
+    found: dict[int, dict[str, Any]] = {}
+    for (key, snapshot_id, text), places in groups.items():
+        columns = [asked[at][1].spec.target.column_id for at in places]
+        try:
+            estimates = left_by[text](call.app.catalog.by_key(key), snapshot_id, columns)
+        except NotCaptured as error:
+            for at in places:
+                told = "; ".join(filter(None, [answers[at].detail, f"[{error.code}] {error}"]))
+                found[at] = {"estimate": None, "detail": told}
+        else:
+            found |= {at: {"estimate": each} for at, each in zip(places, estimates, strict=True)}
+    return found
 
 
 def _within(items: Sequence[CaptureItem], tables: Sequence[TableEntry], max_targets: int | None) -> Sequence[int]:

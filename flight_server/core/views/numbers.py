@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final
@@ -110,3 +111,14 @@ def nearest_float(value: float | Fraction) -> float:
         return float(value)
     except OverflowError:
         return math.copysign(math.inf, value > 0 or -1)
+
+
+def interval(known: Mapping[str, float | None] | None) -> str:
+    """An interval as text: a number alone if it is certain, else with its limits."""
+    if known is None:
+        return "unknown"
+    low, estimate, high = (known[name] for name in ("low", "estimate", "high"))
+    if low == high and high is not None:
+        return count(round(high))
+    shown = ["unknown" if each is None else count(round(each)) for each in (estimate, low, high)]
+    return f"{shown[0]} ({shown[1]} to {shown[2]})"

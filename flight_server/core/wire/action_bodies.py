@@ -65,12 +65,14 @@ class CaptureRequest(SpecBody):
 
 
 class ResolveRequest(CaptureRequest):
-    """One request of `resolve`: what it answers besides are true for `sketches`, `constraints` and `ticket`."""
+    """One request of `resolve`: what it answers besides are true for `sketches`, `constraints` and `ticket`, and with
+    `where` an estimate of what that condition leaves."""
 
     snapshot: Snapshot = CURRENT
     sketches: Truth | None = None
     constraints: Truth | None = None
     ticket: Truth | None = None
+    where: Any = None
 
 
 class CaptureBody(Struct):
@@ -104,6 +106,7 @@ class CaptureItem:
         snapshot: "current", "all" or an id.
         kinds: Kinds of statistics by priority, the most wanted first.
         extras: What `resolve` answers besides, of `sketches`, `constraints` and `ticket`.
+        where: Condition of whose rows `resolve` answers an estimate; None for none.
     """
 
     table: str | None
@@ -113,6 +116,7 @@ class CaptureItem:
     spec: CaptureSpec
     kinds: tuple[str, ...] = ()
     extras: frozenset[str] = frozenset()
+    where: Any = None
 
     @property
     def named(self) -> str:
@@ -137,7 +141,7 @@ def _item(item: CaptureRequest, where: str, engine: Engine | None) -> CaptureIte
         raise InvalidField(f"{where}.table_id", "is not a table", expected=expected, actual=item.table_id)
     if item.table_id is None and item.table is None:
         raise InvalidField(f"{where}.table", "is missing", expected="catalog.schema.table", actual=None)
-    spec, extras = item.spec(where, engine), frozenset[str]()
+    spec, extras, condition = item.spec(where, engine), frozenset[str](), None
     if isinstance(item, ResolveRequest):
         extras = frozenset(name for name in ("sketches", "constraints", "ticket") if getattr(item, name))
         if spec.partitions:  # statistics of partitions are those of their files
@@ -146,7 +150,11 @@ def _item(item: CaptureRequest, where: str, engine: Engine | None) -> CaptureIte
         if "sketches" in extras and spec.target.kind is TargetKind.FILE:
             expected = "another target; stats.sketches has those of files"
             raise InvalidField(f"{where}.sketches", "are not of files", expected=expected, actual=spec.target.kind)
-    return CaptureItem(item.table, item.table_id, item.snapshot, item.mode, spec, item.kinds or (), extras)
+        condition = item.where
+        if condition is not None and spec.target.kind not in (TargetKind.TABLE, TargetKind.COLUMN):
+            expected = "a target TABLE or COLUMN"
+            raise InvalidField(f"{where}.where", "is of tables and columns", expected=expected, actual=spec.target.kind)
+    return CaptureItem(item.table, item.table_id, item.snapshot, item.mode, spec, item.kinds or (), extras, condition)
 
 
 # Reports of workers.

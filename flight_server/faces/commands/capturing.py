@@ -15,6 +15,7 @@ import pyarrow.flight as flight
 
 from flight_server.client import reason
 from flight_server.client.capture_requests import requests_for, without_missing
+from flight_server.core.views import numbers
 from flight_server.core.views.reader import ReadAhead, read_table
 from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.core.views.table_summary import require
@@ -286,6 +287,9 @@ def resolve(
     tables: TableNames,
     snapshot: Annotated[str, option(metavar="SNAPSHOT", help="An id, or 'current'.")] = "current",
     columns: _Columns = None,
+    where: Annotated[
+        str | None, option(metavar="SQL", help='A condition, such as "id = 5"; estimates what it leaves.')
+    ] = None,
     budget: Annotated[
         int | None, option("--budget-ms", min=0, help="How long a capture may take, in milliseconds.")
     ] = None,
@@ -303,7 +307,7 @@ def resolve(
                 name, snapshot=snapshot_at(client, name, at, captured=False), columns=names_of(columns)
             )
         ]
-        outcomes = client.resolve(requests) if requests else []
+        outcomes = client.resolve(requests, where=where) if requests else []
     answers = list(zip(requests, outcomes, strict=True))
     if format is Answer.JSON:
         tell_json({"table": request["table"], **outcome} for request, outcome in answers)
@@ -311,6 +315,20 @@ def resolve(
         for request, outcome in answers:
             record = outcome.get("record") or {}
             target = record.get("column_name") or " ".join(str(part) for part in request["target"].values())
-            tell("  ".join(filter(None, (request["table"], target, outcome["outcome"], outcome.get("detail") or ""))))
+            left = _left(outcome.get("estimate"), record.get("column_name"))
+            told = (request["table"], target, outcome["outcome"], left, outcome.get("detail") or "")
+            tell("  ".join(filter(None, told)))
     if missing or any(outcome["outcome"] not in GOOD for outcome in outcomes):
         sys.exit(1)
+
+
+def _left(estimate: dict[str, Any] | None, column: str | None) -> str:
+    """What a condition leaves of a table or column, as text; empty without an estimate."""
+    if estimate is None:
+        return ""
+    of_column = next(iter(estimate["columns"].values()), None)
+    if column is None or of_column is None:
+        return f"{numbers.interval(estimate['row_count'])} rows left"
+    return (
+        f"{numbers.interval(of_column['null_count'])} nulls, {numbers.interval(of_column['ndv'])} distinct values left"
+    )

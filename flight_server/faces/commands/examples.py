@@ -44,7 +44,10 @@ EXAMPLES: Final = {
         "statflight capture events --sample random --max-seconds 10",
         "statflight capture orders --format json",
     ),
-    "resolve": ("statflight resolve orders --columns id --budget-ms 500",),
+    "resolve": (
+        "statflight resolve orders --columns id --budget-ms 500",
+        'statflight resolve orders --columns id --where "id > 5"',
+    ),
     "publish": (
         "statflight publish orders --to trino --dry-run",
         "statflight publish 'lake.sales.*' --to iceberg",

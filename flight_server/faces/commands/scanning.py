@@ -144,25 +144,15 @@ def estimate(
 def _write_estimate(found: dict[str, Any]) -> None:
     read = found["bytes_to_read"]
     tell(
-        f"{_interval(found['row_count'])} rows, {numbers.count(found['files'])} of"
+        f"{numbers.interval(found['row_count'])} rows, {numbers.count(found['files'])} of"
         f" {numbers.count(found['files_all'])} files, {'unknown' if read is None else numbers.size(read)} to read"
     )
     rows = [
-        [name, _interval(column["null_count"]), _interval(column["ndv"])] for name, column in found["columns"].items()
+        [name, numbers.interval(column["null_count"]), numbers.interval(column["ndv"])]
+        for name, column in found["columns"].items()
     ]
     if rows:
         text.write_text(("column", "nulls", "distinct"), rows, right=[False, True, True])
-
-
-def _interval(interval: dict[str, float | None] | None) -> str:
-    """An interval as text: a number alone if it is certain, else with its limits."""
-    if interval is None:
-        return "unknown"
-    low, estimate, high = (interval[name] for name in ("low", "estimate", "high"))
-    if low == high and high is not None:
-        return numbers.count(round(high))
-    shown = ["unknown" if each is None else numbers.count(round(each)) for each in (estimate, low, high)]
-    return f"{shown[0]} ({shown[1]} to {shown[2]})"
 
 
 def answer(

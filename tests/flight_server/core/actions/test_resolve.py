@@ -12,7 +12,7 @@ import pytest
 from flight_server.core.actions import ACTIONS, Call
 from flight_server.core.auth.principal import ALL_SCOPES, Principal
 from store.model import schemas, sketches
-from store.model.errors import InvalidArgument, NotFound
+from store.model.errors import InvalidArgument, NotFound, PermissionDenied
 from store.model.sketches import murmur3
 from store.model.targets import Target
 from tests.flight_server.serving import app_in, put, read, rows
@@ -132,3 +132,69 @@ def test_id_of_several_tables_is_ambiguous(app):
     with pytest.raises(InvalidArgument, match=r"name one: lake\.s\.t or other\.s\.t") as raised:
         resolve(app, {"table_id": app.catalog.get("lake.s.t").table_id})
     assert raised.value.code == "AMBIGUOUS_TABLE"
+
+
+# What a condition leaves.
+
+
+def with_listed_files(app):
+    """Two files of a table: x is below 50 in the first, from 50 in the second."""
+    with_table(app)
+    listed = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
+    files = [listed | {"file_path": f"f{i}", "row_count": 51, "completeness": "COMPLETE"} for i in range(2)]
+    put(app, [file | {"file_content": "DATA", "size_bytes": 100} for file in files], "stats.files")
+    of_x = {"column_id": 2, "column_name": "c2", "logical_type": "INT", "null_count": 1}
+    bounds = [{"min": str(50 * i), "max": str(50 * i + 49)} for i in range(2)]
+    put(app, [file | of_x | limits for file, limits in zip(files, bounds, strict=True)], "stats.file_columns")
+
+
+@pytest.fixture
+def listed():
+    with app_in(fill=with_listed_files) as app:
+        yield app
+
+
+def estimate(app, **body: Any) -> dict[str, Any]:
+    run = app.parts.actions["estimate"].run
+    (found,) = run(Call(app, ALL, "", lambda: False), json.dumps({"table": "lake.s.t"} | body).encode())
+    return found
+
+
+def test_a_condition_gets_an_estimate_beside_the_record(listed):
+    of_table = {"table": "lake.s.t", "latency_budget_ms": 0}
+    where = "c2 >= 60"
+    table, column_2, whole = resolve(listed, of_table | {"where": where}, column(2, where=where), column(2))
+    assert "estimate" not in whole and column_2["record"] == whole["record"]
+    assert column_2["estimate"] == estimate(listed, where=where, columns=["c2"])
+    assert column_2["estimate"]["columns"]["c2"]["null_count"] == {"estimate": 1, "low": 1, "high": 1}
+    assert table["estimate"] == estimate(listed, where=where) | {"columns": {}}
+    assert (table["estimate"]["files"], table["estimate"]["row_count"]["high"]) == (1, 50)
+    (limited,) = resolve(listed, column(2, where=where), max_bytes=0)
+    assert limited == {"outcome": "OMITTED_BY_BUDGET", "detail": "max_bytes", "record": None}
+
+
+def test_each_request_has_its_own_condition(listed):
+    tree = {"column": "c2", "op": "LT", "values": [10]}
+    answers = resolve(listed, column(2, where="c2 < 10"), column(2, where=tree), column(2, where="c2 > 1000"))
+    first, same, none = (answer["estimate"] for answer in answers)
+    assert first == same and first["files"] == 1
+    assert none["row_count"] == {"estimate": 0, "low": 0, "high": 0}
+
+
+def test_an_estimate_is_null_where_files_are_not_known(app):
+    (answer,) = resolve(app, column(2, where="c2 = 1"))
+    assert answer["outcome"] == "HIT" and answer["record"] is not None and answer["estimate"] is None
+    assert answer["detail"].startswith("[NOT_CAPTURED]")
+
+
+@pytest.mark.parametrize("where", ["c2 =", "nothing = 1", "c2 = 'x'", 5, {"op": "EQ"}])
+def test_a_condition_that_does_not_suit_the_table_fails_the_call(listed, where):
+    with pytest.raises(InvalidArgument):
+        resolve(listed, column(2, where=where))
+
+
+def test_conditions_are_of_tables_and_columns_and_need_the_scope_to_read(listed):
+    with pytest.raises(InvalidArgument, match=r"requests\[0\]\.where: is of tables and columns"):
+        resolve(listed, {"table": "lake.s.t", "target": {"kind": "FILE", "file_path": "f0"}, "where": "c2 = 1"})
+    with pytest.raises(PermissionDenied):
+        resolve(listed, column(2, where="c2 = 1"), principal=Principal("captures", frozenset({"capture.run"})))
