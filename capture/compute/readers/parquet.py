@@ -157,15 +157,18 @@ class ParquetReader(TaskReader):
 
     def _coded(self, wanted: set[str]) -> list[str]:
         """Top-level string columns to read as dictionaries, because the file's encoding is small enough."""
-        names = {name for name in self._file.schema_arrow.names if "." not in name}
+        if self._metadata.num_rows < _FEW_ROWS:
+            return []
+        # converted once: each use of `schema_arrow` converts the types of all columns
+        types = {field.name: field.type for field in self._file.schema_arrow if "." not in field.name}
+        physical = self._file.schema
         coded = []
-        for path in wanted & names & self._leaves.keys():
+        for path in wanted & types.keys() & self._leaves.keys():
             if self._leaves[path] in self._encrypted:
                 continue
-            column = self._file.schema.column(self._leaves[path])
-            if column.physical_type != "BYTE_ARRAY" or self._metadata.num_rows < _FEW_ROWS:
+            if physical.column(self._leaves[path]).physical_type != "BYTE_ARRAY":
                 continue
-            if logical_types.from_arrow(self._file.schema_arrow.field(path).type) not in _TEXTS:
+            if logical_types.from_arrow(types[path]) not in _TEXTS:
                 continue
             if not all("DICTIONARY" in " ".join(chunk.encodings) for chunk in self._chunks(path)):
                 continue  # pyarrow cannot read some other encodings as dictionaries
