@@ -12,7 +12,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +38,7 @@ from store.history.file_listings import ListingChanged, Marks
 from store.history.file_spans import STORAGE_ID, end_staged, rows_of, where_target
 from store.history.presence import STAGED
 from store.history.snapshot_merge import SnapshotMerge
-from store.history.span_merge import SpanMerge, waves
+from store.history.span_merge import SpanMerge, drop_orphaned_sketches, waves
 from store.model.catalog_entries import EXTERNAL, Place, TableEntry
 from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
@@ -264,8 +264,11 @@ class DuckDBStatsStore(StatsStore):
         places = self.catalog.places(connection, seen) if puts else {}
         for listing in staged:
             listing.commit(connection, marks)
+        keys = {key for put in puts if _lists_files(put) for key in put.rows["table_key"].unique().to_pylist()}
+        had_sketches = self.catalog.presence.of("file_sketches", keys)
         for put in puts:
             counts += self._store(connection, put, generation, new_tables, places, marks)
+        self._drop_orphans(connection, puts, had_sketches)
         if idempotency_key is not None:
             now = datetime.now(UTC)
             connection.execute(
@@ -352,6 +355,24 @@ class DuckDBStatsStore(StatsStore):
                 merge = SpanMerge(*given, self.database.segments, marks) if is_span else SnapshotMerge(*given)
                 counts += merge.apply(connection, generation)
         return counts
+
+    def _drop_orphans(self, connection: Connection, puts: Sequence[Put], had_sketches: Set[int]) -> None:
+        """Removes sketches of files that the puts' whole listings of files lack. Where all sketches of a table have
+        come with the puts, which seldom have some of other files, the puts tell.
+
+        Args:
+            had_sketches: Keys of the tables that had sketches of files before.
+        """
+        of_files = [put.rows for put in puts if put.flight == "stats.sketches"]
+        for put in filter(_lists_files, puts):
+            keys = put.rows["table_key"].unique().to_pylist()
+            if not self.catalog.presence.has_any("file_sketches", keys):
+                continue
+            listed = _files(put.rows)
+            if had_sketches.isdisjoint(keys) and all(_are_listed(rows, keys, listed) for rows in of_files):
+                continue
+            for wave in waves(put.rows):
+                drop_orphaned_sketches(connection, self.database.segments, wave)
 
     def _name_of(self, table_key: int) -> str:
         return self.catalog.by_key(table_key).full_name
@@ -550,3 +571,23 @@ def _first_of_each(rows: pa.Table, name: str, numbers: Codes) -> dict[int, Any]:
     distinct, first = np.unique(numbers[given], return_index=True)
     values = rows[name].filter(pa.array(given)).take(pa.array(first)).to_pylist()
     return dict(zip(distinct.tolist(), values, strict=True))
+
+
+def _lists_files(put: Put) -> bool:
+    """True if a put has all files of its snapshots."""
+    return put.flight == "stats.files" and put.mode is PutMode.REPLACE_SNAPSHOT
+
+
+def _files(rows: pa.Table) -> pa.ChunkedArray:
+    """The files that rows are about, each a text with its table and snapshot."""
+    places = [rows[name].cast(pa.string()) for name in ("table_key", "snapshot_id")]
+    return pc.binary_join_element_wise(*places, rows["file_path"].cast(pa.string()), "\x1f")
+
+
+def _are_listed(sketches: pa.Table, keys: Sequence[int], listed: pa.ChunkedArray) -> bool:
+    """True if all sketches of files of some tables are of listed files; false if their files are not named."""
+    of_file = pc.and_(pc.equal(sketches["target_kind"], "FILE"), pc.is_in(sketches["table_key"], pa.array(keys)))
+    sketches = sketches.filter(of_file)
+    if not sketches.num_rows or "file_path" not in sketches.column_names:
+        return not sketches.num_rows
+    return bool(pc.all(pc.is_in(_files(sketches), listed)).as_py())

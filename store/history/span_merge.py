@@ -113,9 +113,6 @@ class SpanMerge:
                 doomed = pa.chunked_array(more, pa.int64())
         self._write(connection, stored, doomed, extended)
         self._insert(connection, fresh, generation)
-        is_whole = self.family == "stats.files" and self.mode is PutMode.REPLACE_SNAPSHOT
-        if is_whole and self.presence.has_any("file_sketches", keys):
-            drop_orphaned_sketches(connection, self.segments, staged.rows)
         return Counts(staged.received, staged.rows.num_rows - unchanged - replaced, unchanged, replaced)
 
     def _lift(self, connection: Connection, keys: Sequence[int]) -> None:

@@ -448,3 +448,30 @@ def compare_with_full_copies(shared, steps):
                     found = cursor.execute(sql, parameters).fetchall()
                 expected = sorted((row[name], row[value]) for row in model.rows(plain, snapshot, flight).to_pylist())
                 assert found == expected, (flight, snapshot)
+
+
+@pytest.mark.parametrize("first", ["files", "sketches"])
+@pytest.mark.parametrize(("extra", "stored"), [((), 0), ((), 1), (("gone",), 0), (("gone",), 1)])
+def test_sketches_of_files_that_a_whole_listing_lacks_go_in_the_same_put(duck, first, extra, stored):
+    def sketches(*paths: str) -> Put:
+        each = [
+            {
+                "target_kind": "FILE",
+                "file_path": path,
+                "column_id": 1,
+                "role": "NDV",
+                "sketch_type": THETA,
+                "data": b"x",
+            }
+            for path in paths
+        ]
+        return Put("stats.sketches", rows("stats.sketches", *each), PutMode.UPSERT)
+
+    if stored:
+        duck.put([sketches("former", "a")])
+    listing = rows("stats.files", *({"file_path": path, "row_count": 1} for path in ("a", "b")))
+    files, of_files = Put("stats.files", listing, PutMode.REPLACE_SNAPSHOT), sketches("a", "b", *extra)
+    duck.put([files, of_files] if first == "files" else [of_files, files])
+    assert duck.database.rows("SELECT file_path FROM file_sketches ORDER BY ALL") == [("a",), ("b",)]
+    with duck.database.reading() as cursor:
+        assert not list(violations(cursor))
