@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,10 +23,17 @@ from store.model.statistics import COUNTED, SCALARS, SIDES, WIDTHS, Statistic, e
 
 Row = dict[str, Any]
 
+SHAPED: Final = 1000
+"""Columns of which shapes are read at most: of each there are some 60 rows, and nobody looks at more."""
+
 
 @dataclass
 class TableSummary:
-    """Rows of the `stats.*` flights for one table."""
+    """Rows of the `stats.*` flights for one table.
+
+    Attributes:
+        is_wide: True if shapes were asked for, and not read of so many columns.
+    """
 
     name: str
     columns: pa.Table
@@ -34,8 +42,9 @@ class TableSummary:
     common_values: dict[int, list[Row]] = field(default_factory=dict)  # by column id, most common first
     quantiles: dict[int, dict[float, str | None]] = field(default_factory=dict)  # by column id, value by rank
     sampled: set[int] = field(default_factory=set)  # ids of columns whose quantiles are of a sample
+    is_wide: bool = False
 
-    @property
+    @cached_property
     def rows(self) -> list[Row]:
         """Rows of `stats.columns`, in the order of their column ids."""
         return sorted(self.columns.to_pylist(), key=lambda row: row["column_id"])
@@ -73,7 +82,7 @@ def gather(
         snapshot: "current", or an id.
         conditions: Conditions on the columns, such as their ids.
         allow_stale: Includes rows of older snapshots if there are none of this one.
-        shapes: Also reads histograms, most common values and quantiles.
+        shapes: Also reads histograms, most common values and quantiles, unless of more than SHAPED columns.
 
     Raises:
         pa.ArrowKeyError: The table or its snapshot does not exist.
@@ -92,6 +101,8 @@ def gather(
     summary.table = next(iter(read("stats.tables").to_pylist()), None)
     if not summary.known:
         require(reader, name, snapshot)
+    elif shapes and summary.columns.num_rows > SHAPED:
+        summary.is_wide = True
     elif shapes and summary.columns.num_rows:
         summary.histograms = by_column("stats.histograms", "bucket", "lower", "upper", "row_count")
         counts = ("count", "count_lower", "count_upper")

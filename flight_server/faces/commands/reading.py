@@ -64,6 +64,9 @@ def show(
                     _say_why_unknown(reader, name)
                 lacking = table_summary.uncaptured(reader, summary) if at == "current" and summary.rows else []
                 _write(summary, lacking, several=len(names) > 1)
+                if summary.is_wide:
+                    columns = numbers.counted(len(summary.rows), "column")
+                    say(f"{name}: no quantiles and shapes of {columns}; statflight query stats.quantiles has them")
                 if remark := table_summary.remark(reader, name):
                     say(f"{name}: {remark}")
             return summary.columns
@@ -97,7 +100,8 @@ def _write(summary: table_summary.TableSummary, lacking: list[table_summary.Row]
     lines_of |= {row["column_id"]: empty | {"type": row["data_type"]} for row in lacking}
     lines = [line | {"column": names[column]} for column, line in sorted(lines_of.items())]
     # A statistic that no column has, such as the mean after a metadata capture, gets no column in the output.
-    headers = [header for header in HEADERS if header in ALWAYS or any(line[header] for line in lines)]
+    always = ALWAYS - {"shape"} if summary.is_wide else ALWAYS
+    headers = [header for header in HEADERS if header in always or any(line[header] for line in lines)]
     rows = [[line[header] for header in headers] for line in lines]
     right = [header in NUMBERS for header in headers]
     say_left_out(text.write_text(headers, rows, right=right, heading=heading, spare=SPARE))

@@ -192,6 +192,7 @@ def describe_table(desk: Desk, asked: _Describe) -> dict[str, Any]:
         {"table": name}
         | _known({key: about.get(key) for key in _ABOUT} | {key: value for key, value in table.items() if value})
         | {"columns": columns}
+        | ({"not_read": "quantiles and common values, for the columns are too many"} if summary.is_wide else {})
         | _known({"columns_not_captured": lacking, "remark": table_summary.remark(reader, name)})
         | desk.note
     )

@@ -20,6 +20,8 @@ _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 def harmless(text: str) -> str:
     """Text without control characters, which could move a terminal's cursor or break a line."""
+    if text.isprintable():
+        return text
     return "".join(
         char if char.isprintable() or char == " " else char.encode("unicode_escape").decode() for char in text
     )

@@ -7,6 +7,7 @@ import io
 import json
 from datetime import UTC, datetime
 
+from flight_server.core.views import table_summary
 from tests.flight_server.command_line import KEY, NAME, column_row
 
 
@@ -34,6 +35,21 @@ def test_show_prints_a_line_for_each_column(server, run):
     assert header.split()[:2] == ["column", "type"]
     assert first.split()[:2] == ["id", "INT"] and "9" in first
     assert "900 ±2.0%" in second and "25.0" in second and "≤ y" in second and "INHERITED (from 2)" in second
+
+
+def test_show_reads_no_shapes_of_a_wide_table_and_says_so(server, run, monkeypatch):
+    monkeypatch.setattr(table_summary, "SHAPED", 1)
+    server.rows("stats.columns", column_row(), column_row(column_id=2, column_name="b"))
+    status, out, err = run("show", NAME)
+    assert (status, err) == (
+        0,
+        f"{NAME}: no quantiles and shapes of 2 columns; statflight query stats.quantiles has them\n",
+    )
+    assert out.split()[0] == "column" and "shape" not in out and len(out.splitlines()) == 3
+    read = {command["table"] for command in server.commands}
+    assert "stats.columns" in read and not read & {"stats.histograms", "stats.most_common_values", "stats.quantiles"}
+    monkeypatch.setattr(table_summary, "SHAPED", 2)
+    assert "shape" in run("show", NAME)[1]
 
 
 def test_show_lists_columns_that_are_not_captured_with_their_type(server, run):

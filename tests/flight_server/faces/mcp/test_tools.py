@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from flight_server.core.views import table_summary
 from flight_server.faces.mcp.tools import TOOLS, Desk
 from flight_server.faces.mcp.values import WITHHELD
 from flight_server.faces.present.render import plain
@@ -64,6 +65,13 @@ def test_values_are_told_only_where_they_may_be(told):
         assert not any(value in text for value in HUSH) and WITHHELD in text, tool
         text = json.dumps(told(tool, values=True, **arguments))
         assert any(value in text for value in HUSH) and "withheld" not in text, tool
+
+
+def test_description_of_a_wide_table_says_what_it_lacks(told, monkeypatch):
+    monkeypatch.setattr(table_summary, "SHAPED", 1)
+    wide = told("describe_table", values=True)
+    assert "too many" in wide["not_read"] and "quantiles" not in wide["columns"][0]
+    assert "not_read" not in told("describe_table")
 
 
 def test_description_has_shapes_where_values_are_told(told):
