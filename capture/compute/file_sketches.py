@@ -23,10 +23,28 @@ from store.model.sketches import KLL_K, THETA_K
 SHARE: Final = 0.04
 """Share of a column's bytes in a file that each of its sketches may take uncut."""
 HEAD_BYTES: Final = 20
+WIDE: Final = 1000
+"""Columns of a table beyond which a file keeps no sketches that are larger than the data they are of."""
 FEW: Final = 64
 """Distinct values of a column in a file that are kept whatever their size."""
 _UNION: Final = 3 * THETA_K  # hashes in all files: their common theta is the least, well below the mean
 _SIGMAS: Final = 2  # 95 %
+
+
+def kept(part: Partial, size_bytes: int, files: int, path: str, columns: int) -> Partial | None:
+    """The sketches of a file's column that later captures reuse, cut to what they need; None if reading the column
+    again costs no more than reading its sketches, of which a wide table would have a lot.
+
+    Args:
+        part: Statistics of the column.
+        size_bytes: Bytes of the column in the file.
+        files: Live files of the table.
+        path: The file's path.
+        columns: Columns of the table.
+    """
+    small = cut(part, size_bytes, files, path)
+    size = sum(len(data) for data in (small.theta, small.kll, small.mcv) if data is not None)
+    return None if columns > WIDE and size > size_bytes else small
 
 
 def cut(part: Partial, size_bytes: int, files: int, path: str) -> Partial:

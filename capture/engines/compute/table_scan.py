@@ -11,7 +11,7 @@ from typing import Any, Final
 from capture.compute import fold as incremental
 from capture.compute import functional_dependencies as dependencies
 from capture.compute.file_scan import Answer, Work
-from capture.compute.file_sketches import cut
+from capture.compute.file_sketches import kept
 from capture.compute.fold import Fold, Known
 from capture.compute.partial import Partial, SketchSelection
 from capture.compute.stat_rows import Coverage, Rows
@@ -168,7 +168,7 @@ class TableScan:
             return None
         if self.file_sketches is FileSketches.FULL or column_id in self.uncut:
             return part
-        return cut(part, size_bytes, self.files_total, path)
+        return kept(part, size_bytes, self.files_total, path, len(self.table.by_id))
 
     def _contradiction(self, answer: Answer, task: ScanTask) -> str:
         """The difference between metadata and data of a column of a file, which is remembered; empty if none."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from capture.compute import kernels
-from capture.compute.file_sketches import FEW, cut, cut_k, is_sufficient
+from capture.compute.file_sketches import FEW, WIDE, cut, cut_k, is_sufficient, kept
 from capture.connectors.spi import Schema
 from capture.engines.compute.engine import ComputeEngine
 from capture.spec import FileSketches
@@ -38,6 +38,15 @@ def test_sketches_of_large_files_and_of_few_values_stay_whole():
     assert replace(small, theta=None, kll=None) == replace(whole, theta=None, kll=None)
     assert cut_k("NDV", small.theta) == 123 and cut_k("QUANTILES", small.kll) == 103
     assert [cut_k("NDV", whole.theta), cut_k("QUANTILES", whole.kll), cut_k("MCV", whole.mcv)] == [None] * 3
+
+
+def test_wide_tables_keep_no_sketches_that_are_larger_than_the_data():
+    whole = part(range(ROWS))
+    size = len(whole.theta) + len(whole.kll) + len(whole.mcv)
+    assert kept(whole, size - 1, 1, "a", WIDE + 1) is None
+    assert kept(whole, size, 1, "a", WIDE + 1) == kept(whole, 0, 1, "a", WIDE) == whole
+    small = cut(whole, 0, FILES, "a")
+    assert kept(whole, size - 1, FILES, "a", WIDE + 1) == small
 
 
 def test_cut_sketches_of_values_of_their_own_are_as_precise_together_as_whole_ones():
