@@ -114,13 +114,34 @@ def read_theta(data: bytes) -> Theta:
     Raises:
         InvalidArgument: The bytes are not a theta sketch with seed 9001.
     """
+    head = _read_head(data)
+    if head is None:
+        return _read_other_form(data)
+    if head.empty:
+        return Theta(_MAX_THETA, np.empty(0, np.uint64), True)
+    hashes = np.frombuffer(data, "<u8", head.retained, 8 * head.longs).astype(np.uint64)
+    return Theta(head.theta, hashes if head.ordered else np.sort(hashes))
+
+
+class _Head(NamedTuple):
+    """What a serialized sketch says before its hashes."""
+
+    longs: int  # of 8 bytes each, before the hashes
+    retained: int
+    theta: int
+    ordered: bool
+    empty: bool
+
+
+def _read_head(data: bytes) -> _Head | None:
+    """The head of a serialized sketch; None if it is compressed or of an old library."""
     if len(data) < 8:
         raise invalid_sketch("theta", f"{len(data)} bytes")
     longs, version, family, flags, seed_hash = struct.unpack_from("<BBBxxBH", data)
-    if version != 3 or family != 3:  # compressed (4) or of an old library
-        return _read_other_form(data)
+    if version != 3 or family != 3:
+        return None
     if flags & _EMPTY:
-        return Theta(_MAX_THETA, np.empty(0, np.uint64), True)
+        return _Head(longs & 0x3F, 0, _MAX_THETA, ordered=True, empty=True)
     if seed_hash != _SEED_HASH:
         raise invalid_sketch("theta", f"a seed other than 9001 (seed hash {seed_hash:#x})")
     longs &= 0x3F
@@ -130,8 +151,7 @@ def read_theta(data: bytes) -> Theta:
         raise invalid_sketch("theta", f"{len(data)} bytes that end too early")
     if not limit:
         raise invalid_sketch("theta", "a theta of 0")
-    hashes = np.frombuffer(data, "<u8", count, 8 * longs).astype(np.uint64)
-    return Theta(limit, hashes if flags & _ORDERED else np.sort(hashes))
+    return _Head(longs, count, limit, bool(flags & _ORDERED), empty=False)
 
 
 def union(sketches: Sequence[bytes], k: int = THETA_K) -> bytes:
@@ -173,16 +193,23 @@ class Estimate(NamedTuple):
 
 def estimate(data: bytes) -> Estimate:
     """The NDV of a serialized sketch, with the library's bounds at two standard deviations."""
-    state = read_theta(data)
-    retained = len(state.hashes)
-    if state.exact:
+    retained, theta = _retained(data)
+    if theta == _MAX_THETA:
         return Estimate(float(retained), float(retained), float(retained), True)
     library = _datasketches()
     if library is None:
-        low, high = bounds_by_hand(retained, state.theta, 2)
-        return Estimate(retained / (state.theta / 2**63), low, high, False)
+        low, high = bounds_by_hand(retained, theta, 2)
+        return Estimate(retained / (theta / 2**63), low, high, False)
     sketch = _by_library(library, data)
     return Estimate(sketch.get_estimate(), sketch.get_lower_bound(2), sketch.get_upper_bound(2), False)
+
+
+def _retained(data: bytes) -> tuple[int, int]:
+    """Number of hashes of a serialized sketch, and its theta, without its hashes where its head tells."""
+    if (head := _read_head(data)) is not None:
+        return head.retained, head.theta
+    state = read_theta(data)
+    return len(state.hashes), state.theta
 
 
 def theta_bounds(data: bytes, deviations: float) -> tuple[float, float]:
