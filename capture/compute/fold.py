@@ -47,6 +47,7 @@ class Fold:
         self._levels: list[list[Partial]] = [[]]
         self._thetas: list[bytes] = []
         self._no_theta = False
+        self._first: Partial | None = None  # as it was added, until there is another
 
     def unite(self, theta: bytes) -> None:
         """Adds a compact theta sketch of parts that are added with `counted`; the order does not matter."""
@@ -64,10 +65,17 @@ class Fold:
             self._no_theta = True
         else:
             self.unite(part.theta)
-        self._push(0, part if part.theta is None else replace(part, theta=None))
+        if self.parts == 1 and not counted:
+            self._first = part
+            return
+        self._push_first()
+        self._push(0, _without_theta(part))
 
     def result(self) -> Partial:
         """The statistics of all parts so far; without parts, those of zero rows."""
+        if self._first is not None and len(self._thetas) == (self._first.theta is not None):
+            return self._first
+        self._push_first()
         parts = [part for level in reversed(self._levels) for part in level]
         if not parts and self.lt.kind is Kind.STRUCT:  # tuples of columns
             return Partial(0, 0, theta=sketches.union([]))
@@ -77,6 +85,11 @@ class Fold:
         theta = None if self._no_theta else thetas[0] if len(thetas) == 1 else sketches.union(thetas)
         return replace(kernels.merge(parts, self.lt), theta=theta)
 
+    def _push_first(self) -> None:
+        if self._first is not None:
+            self._push(0, _without_theta(self._first))
+            self._first = None
+
     def _push(self, level: int, part: Partial) -> None:
         if level == len(self._levels):
             self._levels.append([])
@@ -85,6 +98,10 @@ class Fold:
         if len(waiting) == _FAN_IN:
             self._levels[level] = []
             self._push(level + 1, kernels.merge(waiting, self.lt))
+
+
+def _without_theta(part: Partial) -> Partial:
+    return part if part.theta is None else replace(part, theta=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +302,16 @@ def params(role: str, lt: LogicalType, **more: Any) -> str:
         role: NDV, TUPLE_NDV, QUANTILES or MCV.
         more: Further parameters: `fingerprint` of the scanned file, or `files`, the digest of all files of the table.
     """
-    return json.dumps(_params(role, lt) | more, sort_keys=True)
+    try:
+        return _as_json(role, lt, tuple(more.items()))
+    except TypeError:  # dependencies, which few sketches have, cannot be cached
+        return json.dumps(_params(role, lt) | more, sort_keys=True)
+
+
+@lru_cache(4096)
+def _as_json(role: str, lt: LogicalType, more: tuple[tuple[str, Any], ...]) -> str:
+    """`params`, cached, because those of all columns of a type and file are equal."""
+    return json.dumps(_params(role, lt) | dict(more), sort_keys=True)
 
 
 @lru_cache(4096)

@@ -106,7 +106,7 @@ def _piece(task: ScanTask, groups: list[int], rows: list[int]) -> ScanTask:
 def _merged(number: int, task: ScanTask, pieces: Sequence[Sequence[Answer]]) -> list[Answer]:
     """The answers of a task from those of its pieces, in their order."""
     if len(pieces) == 1:
-        return [replace(answer, task=number) for answer in pieces[0]]
+        return [answer if answer.task == number else replace(answer, task=number) for answer in pieces[0]]
     types = {column.column_id: column.logical_type for column in task.columns}
     merged = []
     for (column_id, column_ids), answers in _by_target(pieces).items():

@@ -241,6 +241,7 @@ _FROM_ARROW: Final = (
 )
 
 
+@lru_cache(1024)
 def from_arrow(type: pa.DataType) -> LogicalType | None:
     """The logical type of an Arrow type; None if no kind fits, as for a union.
 
