@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Final
 
-from flight_server.core.views import history, table_summary
+from flight_server.core.views import history, snapshot_words, table_summary
 from flight_server.core.views.reader import Reader, equal, read_table
 from flight_server.core.views.table_summary import Row, TableSummary
 from flight_server.insight import measures, references
@@ -113,7 +113,11 @@ class Records:
 
     @cached_property
     def _not_earlier(self) -> set[int]:
-        """The snapshot judged, and those after it: a table that was rolled back has some."""
+        """The snapshot judged, and those that did not come before it: a table that was rolled back has some, and one
+        with branches."""
         snapshots = self.snapshots()
-        place = next((place for place, row in enumerate(snapshots) if self.is_now(row)), len(snapshots))
-        return {row["snapshot_id"] for row in snapshots[place:]}
+        place = next((place for place, row in enumerate(snapshots) if self.is_now(row)), None)
+        if place is None:
+            return set()
+        before = {row["snapshot_id"] for row in snapshot_words.before(snapshots, place)}
+        return {row["snapshot_id"] for row in snapshots} - before

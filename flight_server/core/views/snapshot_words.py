@@ -76,20 +76,30 @@ def find(rows: Sequence[Row], word: str, *, captured: bool = True) -> int | None
         return None
     if word == CURRENT:
         return int(rows[place]["snapshot_id"])
-    return next((row["snapshot_id"] for row in _before(rows, place) if row["captured"] or not captured), None)
+    return next((row["snapshot_id"] for row in before(rows, place) if row["captured"] or not captured), None)
 
 
-def _before(rows: Sequence[Row], place: int) -> list[Row]:
-    """The snapshots that came before one, the newest first: its ancestors where the format has parents."""
+def before(rows: Sequence[Row], place: int) -> list[Row]:
+    """The snapshots that came before one, the newest first: its ancestors where the format has parents, so that
+    branches and what a rollback has left are not among them. Where an ancestor is not known any more, the snapshots
+    before the oldest known one stand for those before it.
+
+    Args:
+        rows: Rows of `sys.snapshots` about one table, the oldest first.
+        place: The snapshot's place among them.
+    """
     if all(row["parent_snapshot_id"] is None for row in rows):
-        return list(rows[place - 1 :: -1]) if place else []
-    by_id = {row["snapshot_id"]: row for row in rows}
+        return list(rows[:place][::-1])
+    places = {row["snapshot_id"]: at for at, row in enumerate(rows)}
+    del places[rows[place]["snapshot_id"]]  # parents may go round in a circle
     ancestors: list[Row] = []
-    row = by_id.pop(rows[place]["snapshot_id"])
-    while (parent := by_id.pop(row["parent_snapshot_id"], None)) is not None:
-        ancestors.append(parent)
-        row = parent
-    return ancestors
+    parent, oldest = rows[place]["parent_snapshot_id"], place
+    while (at := places.pop(parent, None)) is not None:
+        ancestors.append(rows[at])
+        parent, oldest = rows[at]["parent_snapshot_id"], min(at, oldest)
+    if parent is None or any(parent == row["snapshot_id"] for row in rows):
+        return ancestors
+    return [*ancestors, *(row for row in rows[:oldest][::-1] if row["snapshot_id"] in places)]
 
 
 def _none(name: str, word: str, captured: bool) -> NotFound:

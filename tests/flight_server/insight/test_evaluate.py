@@ -200,7 +200,7 @@ def test_drift_of_a_partial_sketch_passes_only_if_unseen_rows_cannot_matter(part
     assert "without sampling" in result.detail
 
 
-def discovered(app, current):
+def discovered(app, current, parents=None):
     """A table of the snapshots 1, 2 and 3, of which one is current."""
     found = {
         "schema": "s",
@@ -216,7 +216,7 @@ def discovered(app, current):
                 "snapshot_id": i,
                 "ordinal": i,
                 "schema_hash": "h",
-                "parent_snapshot_id": None,
+                "parent_snapshot_id": (parents or {}).get(i),
                 "sequence_number": None,
                 "committed_at": None,
                 "operation": None,
@@ -226,6 +226,20 @@ def discovered(app, current):
     }
     app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
     app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
+
+
+@pytest.mark.parametrize(
+    ("current", "parents", "previous"),
+    [(3, {3: 2, 2: 1}, 20), (3, {3: 1, 2: 1}, 10), (2, {2: 1, 3: 2}, 10), (3, {}, 20)],
+    ids=["line", "branch", "taken back", "no parents"],
+)
+def test_previous_goes_by_parents_where_the_format_has_them(current, parents, previous):
+    with app_in() as app:
+        discovered(app, current, parents)
+        put(app, [KEY | {"snapshot_id": i, "row_count": 10 * i} for i in (1, 2, 3)], "stats.tables")
+        rule = f"row_count = {1000 * current // previous}% of previous"
+        (result,) = results(LocalReader(app.scanner, ANONYMOUS), rule)
+    assert (result.state, result.value) == (PASSED, 10 * current)
 
 
 @pytest.mark.parametrize(

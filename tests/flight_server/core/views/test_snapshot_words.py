@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flight_server.core.views.snapshot_words import find
+from flight_server.core.views.snapshot_words import before, find
 
 
 def row(snapshot_id, parent=None, *, current=False, captured=True):
@@ -29,6 +29,15 @@ def test_a_word_is_a_captured_snapshot(rows, first, previous, current):
 
 def test_a_capture_takes_snapshots_that_are_not_captured():
     assert [find(GAPS, word, captured=False) for word in ("first", "previous")] == [7, 5]
+
+
+EXPIRED = [row(1), row(4), row(3, 2), row(8, 3), row(9, 3, current=True)]  # 2 is not known any more
+
+
+def test_what_came_before_an_expired_ancestor_goes_by_order():
+    assert [one["snapshot_id"] for one in before(EXPIRED, 4)] == [3, 4, 1]
+    assert find(EXPIRED, "previous") == 3
+    assert find([row(1), row(9, 2, current=True)], "previous") == 1
 
 
 def test_nothing_was_before():
