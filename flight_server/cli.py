@@ -68,7 +68,7 @@ COMMANDS = {
     "disconnect": Entry(LAKE, "lakes:disconnect", "Forget a connected lake and its tables."),
     "capture": Entry(LAKE, "capturing:capture", "Capture statistics of tables and their columns."),
     "resolve": Entry(LAKE, "capturing:resolve", "Get statistics from the store, or capture them within a budget."),
-    "publish": Entry(LAKE, "publishing:publish", "Write statistics where other engines find them."),
+    "publish": Entry(LAKE, "publishing:publish", "Write statistics where other engines find them.", True),
     "withdraw": Entry(LAKE, "publishing:withdraw", "Remove published statistics again."),
     "explain": Entry(
         LAKE, "explaining:explain", "Show Spark's plan of a query without and with published statistics.", True

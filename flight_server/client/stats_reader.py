@@ -113,7 +113,7 @@ class StatsReader(Connection):
         self,
         table: str,
         *,
-        snapshot: str | int | None = None,
+        snapshot: str | int | None = "current",
         columns: Sequence[str] | None = None,
         where: Where = None,
         allow_stale: bool = False,
@@ -122,9 +122,10 @@ class StatsReader(Connection):
 
         Args:
             table: Name of the table, as of `find_table`. The other arguments are those of `read`.
+            snapshot: "current" or an id; None for all stored snapshots.
 
         Returns:
-            One row per column and stored snapshot, or one per column with `snapshot`.
+            One row per column, or with snapshot None one per column and stored snapshot.
 
         Raises:
             pa.ArrowKeyError: UNKNOWN_TABLE.
@@ -358,7 +359,7 @@ class StatsReader(Connection):
 
         Args:
             sql: `SELECT count(*), count(a), min(a), max(a) FROM catalog.schema.table WHERE …`; a condition as in
-                `scan`.
+                `scan`. The name of the table may leave out the catalog, and the schema.
             snapshot: "current" or an id.
 
         Returns:

@@ -29,6 +29,10 @@ from store.model.statistics import SIDES, of_kind
 _OWN: Final = ("row_count", "null_count", *of_kind("NDV"))
 
 
+NO_COLUMN: Final = "no such column"
+"""Detail of a result of a rule about a column that the table does not have."""
+
+
 class _NoHistory(Exception):
     """Raised when a rule compares with earlier snapshots, and there are too few of them."""
 
@@ -198,7 +202,7 @@ class _Subject:
         if self._may_come(rule):
             yield self._unknown(rule, named, None, "nothing captured at the current snapshot")
         elif not any(map(is_pattern, rule.columns)):
-            yield self._failed(rule, named, None, "no such column")
+            yield self._failed(rule, named, None, NO_COLUMN)
 
     def _of_row(self, rule: Rule, row: Row) -> Iterator[Result]:
         """The result of a rule about a column; none without the history that it needs.

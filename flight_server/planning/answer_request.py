@@ -12,7 +12,7 @@ from flight_server.client.conditions.sql import MAX_BYTES
 from flight_server.client.conditions.words import Words
 from flight_server.planning.plan_request import condition_of
 from store.model.errors import InvalidArgument
-from store.model.names import join_name, split_name
+from store.model.names import join_name, quote, split_name
 from store.model.predicates.tree import Node
 
 FUNCTIONS: Final = ("count", "min", "max")
@@ -38,7 +38,7 @@ class AnswerRequest:
     """A validated query.
 
     Attributes:
-        table: Full name of the table.
+        table: Name of the table; it may leave out the catalog, and the schema.
         items: The select list; no two items have one name.
         node: Condition on the rows; None for all.
     """
@@ -89,5 +89,5 @@ def _item(words: Words) -> Item:
 def _table(words: Words) -> str:
     parts = [part.text for part in words.name("a table")]
     if len(parts) < 3:
-        raise words.refusal(f'"{".".join(parts)[:100]}" is not a full name of a table')
+        return ".".join(quote(part) if set('".').intersection(part) else part for part in parts)
     return join_name(*split_name(join_name(parts[0], ".".join(parts[1:-1]), parts[-1])))

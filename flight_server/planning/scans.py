@@ -58,7 +58,7 @@ class _Query(Struct):
 def answer(call: Call, query: _Query) -> list[Any]:
     request = answer_request.of_sql(query.sql)
     app = call.app
-    table = app.access.table(request.table, call.principal, "stats.read")
+    table = app.access.table(app.access.full_name(request.table, call.principal), call.principal, "stats.read")
     found = answers.answer(app.parts["planning"].planner, table, request, query.snapshot, call.is_cancelled)
     app.usage.note(table.table_key, found.columns)
     return [

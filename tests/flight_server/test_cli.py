@@ -103,6 +103,18 @@ def test_doctor_succeeds_only_with_a_healthy_server(server, run):
     assert status == 1 and "statflight serve" in out
 
 
+@pytest.mark.parametrize(
+    ("address", "why"), [("http://127.0.0.1:8816", "that is the address of pages"), ("ftp://h", "must be grpc://")]
+)
+def test_an_address_of_another_kind_is_refused(run, address, why):
+    status, out, err = run("ls", "--server", address)
+    assert (status, out) == (2, "") and why in err
+
+
+def test_an_address_needs_no_scheme(server, run):
+    assert run("ls", "--server", server.uri.removeprefix("grpc://"))[0] == 0
+
+
 def test_doctor_checks_a_database(run, tmp_path):
     path = empty_store(tmp_path / "s.duckdb")
     database = Database(path)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
+from flight_server.client.table_names import name_parts
 from flight_server.core.auth.principal import Principal
 from store.catalog.catalog import Catalog
 from store.model.catalog_entries import TableEntry
-from store.model.errors import InvalidArgument, NotFound, PermissionDenied
+from store.model.errors import InvalidArgument, NotFound, PermissionDenied, nearest
 from store.model.names import readings
+
+MOST_NAMED: Final = 5  # tables that the message about an ambiguous name lists
 
 
 class Access:
@@ -48,6 +51,30 @@ class Access:
             raise PermissionDenied(f'"{name}" is not among the tables you may use')
         self.require(principal, scope)
         return entry
+
+    def full_name(self, name: str, principal: Principal) -> str:
+        """The full name of the one table that the caller sees and whose name ends so; a full name is returned as it is.
+
+        Raises:
+            NotFound: No table ends so; suggests the nearest name.
+            InvalidArgument: Several do; the hint names them.
+        """
+        parts = tuple(name_parts(name))
+        if len(parts) > 2:
+            return name
+        seen = [table for table in self._catalog.tables() if principal.sees(*table.name)]
+        found = [table.full_name for table in seen if table.name[-len(parts) :] == parts]
+        if not found:
+            ends = [".".join(table.name[-len(parts) :]) for table in seen]
+            raise NotFound(f'no table "{name}"', code="UNKNOWN_TABLE", hint=nearest(name, ends), params={"table": name})
+        if len(found) > 1:
+            raise InvalidArgument(
+                f'"{name}" may be {" or ".join(sorted(found)[:MOST_NAMED])}',
+                code="AMBIGUOUS_TABLE",
+                hint="name one in full",
+                params={"table": name},
+            )
+        return found[0]
 
     def tables_by_id(self, ids: Collection[str], principal: Principal, scope: str) -> dict[str, TableEntry]:
         """Finds tables by their ids, among those that the caller sees, and checks that it has the scope.

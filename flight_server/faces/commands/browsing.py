@@ -37,6 +37,7 @@ from flight_server.faces.commands.reading import FormatOption
 from flight_server.faces.present import render, text
 from flight_server.faces.present.render import Format
 from store.model.names import is_pattern, matcher
+from store.model.statistics import PER_VALUE
 
 
 def ls(
@@ -145,7 +146,8 @@ def history(
         values = [row.get(statistic) for row in rows]
         known = [value for value in values if value is not None]
         if len(set(known)) > 1:
-            ends = " → ".join(numbers.number(known[at]) for at in (0, -1))
+            is_count = statistic in PER_VALUE  # of distinct values: whole everywhere, though it may be an estimate
+            ends = " → ".join(numbers.number(round(known[at]) if is_count else known[at]) for at in (0, -1))
             say(f"{statistic:<15} {shapes.sparkline(values)}  {ends}")
     if failed:
         sys.exit(1)

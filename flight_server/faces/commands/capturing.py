@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -234,7 +234,17 @@ def _tell(name: str, outcomes: list[dict[str, Any]], asynchronous: bool) -> None
         for job in dict.fromkeys(outcome["job_id"] for outcome in outcomes if outcome.get("job_id")):
             tell(job)
     elif outcomes:
-        tell(f"{name}: {summary_of(outcomes)}")
+        tell(f"{name}: {summary_of(outcomes)}{_read(outcomes)}")
+
+
+def _read(outcomes: Sequence[Mapping[str, Any]]) -> str:
+    """What the engines read: `, 2 of 30 files read`; empty if none tells."""
+    told = [outcome.get("attributes") or {} for outcome in outcomes]
+    known = [each for each in told if "files_read" in each and "files" in each]
+    if not known:
+        return ""
+    files, read = (max(each[key] for each in known) for key in ("files", "files_read"))
+    return f", {read} of {numbers.counted(files, 'file')} read" if read else ", unchanged: no file read"
 
 
 def _warn(name: str, outcomes: list[dict[str, Any]]) -> int:

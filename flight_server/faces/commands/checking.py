@@ -6,9 +6,9 @@ import sys
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
-from flight_server.core.views.reader import Reader
+from flight_server.core.views.reader import Reader, read_table
 from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.core.views.table_summary import require
 from flight_server.faces.commands.common import (
@@ -28,13 +28,16 @@ from flight_server.faces.present import check_results
 from flight_server.faces.present.check_results import ResultFormat
 from flight_server.insight import rules as grammar
 from flight_server.insight import suggest as suggestions
+from flight_server.insight.evaluate import NO_COLUMN
 from flight_server.insight.evaluate import check as evaluate
 from flight_server.insight.expectations import LEAST
 from flight_server.insight.results import Result
-from store.model.errors import InvalidArgument
+from store.model.errors import InvalidArgument, nearest
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
+
+MOST_NAMED: Final = 10  # columns that the message about an unknown one lists
 
 
 class OfRows(StrEnum):
@@ -95,7 +98,7 @@ def check(
             if not failed:  # an unknown table is reported first
                 misuse("no rule given; say --rule 'null_fraction <= 0.01', --rules FILE.toml, or --suggest")
         else:
-            failed = _check(client, targets, _Asked(rules_given, at, allow_inherited, strict), format)
+            failed = _check(client, targets, _Asked(rules_given, len(rule or []), at, allow_inherited, strict), format)
     if failed or unread:
         sys.exit(1)
 
@@ -138,10 +141,12 @@ class _Asked(NamedTuple):
     """A check as it was asked for.
 
     Attributes:
+        typed: The number of rules, the first ones, that the command line has; others are of files.
         at: The snapshot to compare with; None for none.
     """
 
     rules: Sequence[grammar.Rule]
+    typed: int
     at: str | int | None
     allow_inherited: bool
     strict: bool
@@ -160,6 +165,7 @@ def _check(client: StatsClient, targets: Sequence[str], asked: _Asked, format: R
         _say_unchecked(name, asked.rules, {result.rule for result in mine})
 
     failed += for_each(client, names, work, errors)
+    _refuse_misspelt(client, results, {rule.text for rule in asked.rules[: asked.typed]})
     with until_the_reader_leaves():  # who reads less is told the status all the same
         if format is ResultFormat.JSON:
             tell(check_results.to_json(results, errors, strict=asked.strict))
@@ -170,6 +176,18 @@ def _check(client: StatsClient, targets: Sequence[str], asked: _Asked, format: R
     if names and not results and not errors:
         say("no rule applies to these tables")
     return failed > 0 or any(result.fails(strict=asked.strict) for result in results)
+
+
+def _refuse_misspelt(client: StatsClient, results: Sequence[Result], typed: Collection[str]) -> None:
+    """Ends the command if none of the tables has the column that a rule of the command line names."""
+    for text in sorted(typed):
+        mine = [result for result in results if result.rule == text]
+        if not mine or any(result.detail != NO_COLUMN for result in mine):
+            continue
+        table, column = mine[0].table, str(mine[0].column)
+        known = read_table(client, "information_schema.columns", table, ["column_name"])["column_name"].to_pylist()
+        hint = nearest(column, known) or f"it has {', '.join(known[:MOST_NAMED])}{', …' * (len(known) > MOST_NAMED)}"
+        misuse(f"--rule {text!r}: {table} has no column {column}; {hint}")
 
 
 def _say_unchecked(name: str, rules: Sequence[grammar.Rule], judged: Collection[str]) -> None:

@@ -45,6 +45,12 @@ class ConnectionOptions(NamedTuple):
         ),
     ] = None
 
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses, each with its scheme, `grpc://` where it has none."""
+        given = [address.strip() for address in self.server.split(",")]
+        return [address if "://" in address else f"grpc://{address}" for address in given]
+
     def credentials(self) -> dict[str, Any]:
         """Arguments of a client besides the address: `token`, `tls_roots`, and for mutual TLS the client's `tls_cert`
         and `tls_key`, from the files that two variables name.
@@ -52,8 +58,13 @@ class ConnectionOptions(NamedTuple):
         Raises:
             UsageError: The address is not a Flight address, or a file cannot be read.
         """
-        if not all(re.match(r"\s*grpc(\+tcp|\+tls|\+unix)?://", address) for address in self.server.split(",")):
-            misuse(f"--server {self.server!r} is not a Flight address; must be {DEFAULT_URI} or grpc+tls://host:port")
+        for address in self.addresses:
+            if not re.match(r"grpc(\+tcp|\+tls|\+unix)?://", address):
+                scheme = address.partition("://")[0]
+                why = "; that is the address of pages" if scheme in ("http", "https") else ""
+                misuse(
+                    f"--server {address!r} is not a Flight address{why}; must be {DEFAULT_URI} or grpc+tls://host:port"
+                )
         variables = {"tls_cert": "STATFLIGHT_TLS_CLIENT_CERT", "tls_key": "STATFLIGHT_TLS_CLIENT_KEY"}
         paths = {name: path for name, variable in variables.items() if (path := os.environ.get(variable, "").strip())}
         if len(paths) == 1:
@@ -83,7 +94,7 @@ AnswerFormat = Annotated[Answer, option("--format", "-f", help="How the outcome 
 @contextmanager
 def connect(connection: ConnectionOptions) -> Iterator[StatsClient]:
     """Opens a client for the length of a block."""
-    server, credentials = connection.server, connection.credentials()
+    credentials, server = connection.credentials(), ",".join(connection.addresses)
     from flight_server.process.runtime import leave_pandas_out, realign_buffers
 
     leave_pandas_out()

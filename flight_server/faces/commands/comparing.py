@@ -38,6 +38,7 @@ from flight_server.faces.present.render import Format
 from flight_server.insight import evaluate, rules
 from flight_server.insight.results import State
 from store.model.errors import InvalidArgument
+from store.model.statistics import PER_VALUE
 
 
 def diff(
@@ -111,7 +112,8 @@ def _write(differences: list[Change], format: Format) -> None:
             headers, right = [*headers, "note"], [*right, False]
             for line, change in zip(lines, differences, strict=True):
                 line.append("" if change.certain else "within the error")
-        say_left_out(text.write_text(headers, lines, right=right, whole=("statistic",), spare=("change",)))
+        unsure = [place for place, change in enumerate(differences) if not change.certain]
+        say_left_out(text.write_text(headers, lines, right=right, whole=("statistic",), spare=("change",), dim=unsure))
 
 
 _SCHEMA = pa.schema(
@@ -136,8 +138,12 @@ def _row(change: Change) -> dict[str, Any]:
 
 def _worded(change: Change) -> tuple[str, str, str, str]:
     """Before, after, difference and percentage for people."""
-    difference = "" if change.change is None else _number(change.change, "+")
-    return _number(change.before), _number(change.after), difference, _percent(change.change_percent)
+    before, after, difference = change.before, change.after, change.change
+    if change.statistic in PER_VALUE:  # an estimate of a count, which is whole everywhere
+        before, after = (value if value is None else round(value) for value in (before, after))
+        difference = None if before is None or after is None else after - before
+    told = "" if difference is None else _number(difference, "+")
+    return _number(before), _number(after), told, _percent(change.change_percent)
 
 
 def _percent(share: float | None) -> str:

@@ -104,7 +104,9 @@ def _write(summary: table_summary.TableSummary, lacking: list[table_summary.Row]
     headers = [header for header in HEADERS if header in always or any(line[header] for line in lines)]
     rows = [[line[header] for header in headers] for line in lines]
     right = [header in NUMBERS for header in headers]
-    say_left_out(text.write_text(headers, rows, right=right, heading=heading, spare=SPARE))
+    is_all_current = all(line["freshness"] == table_summary.EXACT for line in lines)
+    spare = [header for header in SPARE if is_all_current or header != "freshness"]
+    say_left_out(text.write_text(headers, rows, right=right, heading=heading, spare=spare))
     if several:
         sys.stdout.write("\n")
 

@@ -144,4 +144,12 @@ def _server(server: str, credentials: Mapping[str, Any]) -> Iterator[Finding]:
         said = reason(error)
         yield Finding(False, "server", f"{server}: {said}", "" if CANNOT in said else "statflight serve")
     else:
-        yield Finding(health.get("status") == "ok", "server", f"{server}: {health}")
+        yield Finding(health.get("status") == "ok", "server", f"{server}: {_told(health)}")
+
+
+def _told(health: Mapping[str, Any]) -> str:
+    """A server's health in words."""
+    seconds = round(health.get("uptime_ms", 0) / 1000)
+    jobs = ", ".join(f"{count} {state.lower()}" for state, count in (health.get("jobs") or {}).items())
+    words = [str(health.get("status", "unknown")), f"version {health.get('version', 'unknown')}", f"up {seconds:,} s"]
+    return ", ".join([*words, *([f"jobs: {jobs}"] if jobs else [])])

@@ -35,6 +35,7 @@ def write_text(
     whole: Collection[str] = (),
     heading: str = "",
     spare: Sequence[str] = (),
+    dim: Collection[int] = (),
 ) -> list[str]:
     """Writes a table: complete lines on a pipe, else fitted to the terminal; returns the headers of columns left out.
 
@@ -44,6 +45,7 @@ def write_text(
         whole: Headers of columns never elided, because users copy them.
         heading: A line above.
         spare: Headers of columns that a narrow terminal leaves out, in this order.
+        dim: Places of rows that a terminal shows in grey.
     """
     right = [*right, *[False] * (len(headers) - len(right))]
     safe = [[harmless(cell) for cell in row] for row in rows]
@@ -53,7 +55,8 @@ def write_text(
         left_out = [header for place, header in enumerate(headers) if place not in kept]
         headers, safe = [headers[place] for place in kept], [[row[place] for place in kept] for row in safe]
         right = [right[place] for place in kept]
-        lines = list(fit(headers, safe, right, size.columns, whole, styled="NO_COLOR" not in os.environ))
+        styled = "NO_COLOR" not in os.environ
+        lines = list(fit(headers, safe, right, size.columns, whole, styled=styled, dim=dim))
         page([*([harmless(heading)] if heading else []), *lines], size.lines)
         return left_out
     target = out or sys.stdout.buffer
@@ -89,13 +92,14 @@ def fit(
     columns: int,
     whole: Collection[str] = (),
     styled: bool = False,
+    dim: Collection[int] = (),
 ) -> Iterator[str]:
     """The lines of a table on a terminal with `columns` characters.
 
     In a table that is too wide, the widest cells are elided; when too little would be left, each row is written as a
     block. No line is longer than the terminal, unless a single word is.
     """
-    bold, plain = (_BOLD, _PLAIN) if styled else ("", "")
+    bold, grey, plain = (_BOLD, _DIM, _PLAIN) if styled else ("", "", "")
     table = [list(headers), *(list(row) for row in rows)]
     widths = [max(map(width_of, cells)) for cells in zip(*table, strict=True)]
     gaps = len(GAP) * (len(widths) - 1)
@@ -109,7 +113,8 @@ def fit(
     widths = _narrowed(widths, least, columns - gaps)
     lines = _aligned([[elide(cell, width) for cell, width in zip(row, widths, strict=True)] for row in table], right)
     yield f"{bold}{next(lines)}{plain}"
-    yield from lines
+    for place, line in enumerate(lines):
+        yield f"{grey}{line}{plain}" if place in dim else line
 
 
 def _narrowed(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:

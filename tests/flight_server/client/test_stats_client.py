@@ -121,6 +121,14 @@ def test_columns_reads_the_rows_of_a_table(server, client):
     ]
 
 
+def test_columns_are_of_the_current_snapshot_unless_all_are_asked_for(server, client):
+    server.rows("information_schema.tables", TABLE)
+    client.columns("lake.sales.orders")
+    client.columns("lake.sales.orders", snapshot=None)
+    commands = [command for command in server.commands if command["table"] == "stats.columns"]
+    assert [command.get("snapshot") for command in commands] == ["current", None]
+
+
 def test_condition_is_combined_with_the_table_predicates(server, client):
     tree = {"not": {"column": "file_format", "op": "EQ", "values": ["PARQUET"]}}
     server.rows("information_schema.tables", TABLE)

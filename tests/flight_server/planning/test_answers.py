@@ -248,7 +248,6 @@ def test_rows_that_readers_merge_are_not_counted_by_files(app):
         ("SELECT min(t.id) FROM lake.s.t", '")"'),
         ("SELECT min(id) + 1 FROM lake.s.t", "a name"),
         ("SELECT count(*), count(*) FROM lake.s.t", "2 results have 1 names"),
-        ("SELECT count(*) FROM t", "full name"),
         ("SELECT count(*) FROM lake.s.t x", '"x" where WHERE'),
         ("SELECT count(*) FROM lake.s.t GROUP BY id", '"GROUP" where WHERE'),
         ("SELECT count(*) FROM lake.s.t; SELECT 1", '"SELECT" where'),
@@ -267,6 +266,20 @@ def test_other_queries_are_refused(filled, sql, told):
     with pytest.raises(InvalidArgument) as refusal:
         filled.parts.actions["answer"].run(call(filled), json.dumps({"sql": sql}).encode())
     assert told in str(refusal.value)
+
+
+def test_the_end_of_a_name_is_enough_if_one_table_has_it(filled):
+    def answered(name):
+        body = json.dumps({"sql": f"SELECT count(*) FROM {name}"}).encode()
+        return filled.parts.actions["answer"].run(call(filled), body)
+
+    assert answered("t") == answered("s.t") == answered('"t"') == answered("lake.s.t")
+    for wrong in ("tt", "r.t"):
+        with pytest.raises(NotFound, match=f'no table "{wrong}"'):
+            answered(wrong)
+    put(filled, [{"table_catalog": "other", "table_schema": "s", "table_name": "t", "snapshot_id": 1}], "stats.tables")
+    with pytest.raises(InvalidArgument, match=r"lake\.s\.t or other\.s\.t"):
+        answered("t")
 
 
 def test_unknown_tables_and_snapshots_are_refused(app):

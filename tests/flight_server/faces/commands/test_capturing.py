@@ -76,6 +76,20 @@ def test_capture_prints_one_line_per_table(server, run):
     assert len(server.actions) == 1
 
 
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"files": 30, "files_read": 2, "files_reused": 28}, ", 2 of 30 files read"),
+        ({"files": 1, "files_read": 1, "files_reused": 0}, ", 1 of 1 file read"),
+        ({"files": 30, "files_read": 0, "files_reused": 30}, ", unchanged: no file read"),
+        ({"execution": "inline"}, ""),
+    ],
+)
+def test_capture_says_what_was_read(server, run, facts, told):
+    set_capture_outcome(server, attributes=facts)
+    assert run("capture", NAME)[1] == f"{NAME}: table and 1 column captured by spark{told}\n"
+
+
 def test_capture_of_a_repeated_table_is_sent_once(server, run):
     set_capture_outcome(server)
     run("capture", NAME, NAME)

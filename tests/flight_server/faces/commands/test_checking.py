@@ -69,3 +69,14 @@ def test_invalid_rule_is_status_2(server, run, arguments, message):
     status, out, err = run("check", NAME, *arguments)
     assert (status, out) == (2, "") and message in err
     assert not server.commands
+
+
+def test_a_misspelt_column_of_a_typed_rule_is_status_2(server, run, tables, tmp_path):
+    server.rows("stats.columns", column_row(column_name="amount", null_count=0, row_count=10))
+    server.rows("information_schema.columns", KEY | {"column_name": "amount"}, KEY | {"column_name": "day"})
+    for rule, hint in (("amuont: ndv > 1", 'did you mean "amount"?'), ("zzzz: ndv > 1", "it has amount, day")):
+        status, out, err = run("check", NAME, "--rule", rule)
+        assert (status, out) == (2, "") and f"{NAME} has no column {rule[: rule.index(':')]}; {hint}" in err
+    (tmp_path / "rules.toml").write_text('[[rule]]\nexpect = "amuont: ndv > 1"\n')
+    status, out, _ = run("check", NAME, "--rules", tmp_path / "rules.toml")
+    assert status == 1 and "no such column" in out  # of a file: the column may have been dropped

@@ -29,6 +29,7 @@ from flight_server.faces.present.comparison import Change, changes
             Change("t", "row_count", 3_000_000, 1, -2_999_999, -99.99996666),
             ("3,000,000", "1", "-2,999,999", "<-99.9%"),
         ),
+        (Change("c", "ndv", 19_993.6, 59_200.2, 39_206.6, 196.1), ("19,994", "59,200", "+39,206", "+196%")),
         (Change("c", "max", "a", None), ("a", "", "", "")),
         (Change("c", "stddev", 1.0, math.nan), ("1", "NaN", "", "")),
     ],

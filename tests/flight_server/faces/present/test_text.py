@@ -110,3 +110,13 @@ def test_long_names_are_shortened_on_a_terminal(monkeypatch):
     (short, other) = text.short_names([long, "lake.s.t"])
     assert len(short) == 40 and short.startswith("lake.s") and short.endswith("s.orders") and other == "lake.s.t"
     assert text.short_names(["lake.s.t"]) == ["lake.s.t"]
+
+
+def test_grey_rows_are_styled_as_a_whole():
+    rows = [("a", "1"), ("b", "2")]
+    assert list(text.fit(("of", "n"), rows, (False, True), 80, styled=True, dim=[1])) == [
+        "\x1b[1mof  n\x1b[0m",
+        "a   1",
+        "\x1b[2mb   2\x1b[0m",
+    ]
+    assert list(text.fit(("of", "n"), rows, (False, True), 80, dim=[1])) == ["of  n", "a   1", "b   2"]
