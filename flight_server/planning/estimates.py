@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.core.reads.streams import never
+from flight_server.planning import file_keys
 from flight_server.planning.answers import has_other_rows
 from flight_server.planning.merged_sketches import MergedSketches
 from flight_server.planning.scan_plan import Listing, Query, ScanPlanner
@@ -32,6 +33,7 @@ from store.model import sketches
 from store.model.catalog_entries import TableEntry
 from store.model.freshness import UNCONFIRMED, is_whole_sql
 from store.model.predicates import row_counts
+from store.model.predicates.literals import Scalar
 from store.model.predicates.pruning import Column, Comparison, FileCondition
 from store.model.predicates.row_counts import Rows
 from store.model.predicates.tree import Node
@@ -233,11 +235,20 @@ class _Estimation:
         return self._row_count(self._kept_files, self._question.condition, self._node)
 
     def _kept(self, question: Query) -> Kept:
-        table = question.counted().combine_chunks()
+        table = question.counted(self._having).combine_chunks()
         known = pc.and_(table["whole"], pc.is_valid(table["row_count"]))
         sure = _numpy(known) & (not self._files.contradicted) & (not self._listing.facts.merges_rows)
         rows = _numpy(table["row_count"].fill_null(0))
         return Kept(table, rows, sure, _numpy(pc.index_in(table["file_path"], self._files.paths)).astype(np.int64))
+
+    def _having(self, files: pa.Table, column: Column, values: Sequence[Scalar]) -> pa.Table | None:
+        """The files that may have one of some values, by cached sketches; None if they are not cached."""
+        facts = self._found(column.id)
+        hashes = file_keys.hashes_of(column, values)
+        if facts is None or hashes is None or files.num_rows > file_keys.MAX_FILES:
+            return None
+        places = pc.index_in(files["file_path"], self._files.paths)
+        return files.filter(pa.array(facts.sketches.may_have(hashes)).take(places.combine_chunks()))
 
     # Rows.
 
@@ -269,12 +280,15 @@ class _Estimation:
     # What is cached.
 
     def _cached(self, column_id: int | None, read: Callable[[], Any]) -> Any:
-        key = (self._key, self._listing.snapshot_id, column_id)
-        found = self._cache.get(key)
-        if found is None or found.generation != self._listing.generation:
+        found = self._found(column_id)
+        if found is None:
             found = read()
-            self._cache.put(key, found, found.nbytes + 1)
+            self._cache.put((self._key, self._listing.snapshot_id, column_id), found, found.nbytes + 1)
         return found
+
+    def _found(self, column_id: int | None) -> Any:
+        found = self._cache.get((self._key, self._listing.snapshot_id, column_id))
+        return found if found is not None and found.generation == self._listing.generation else None
 
     def _read_files(self) -> FileFacts:
         listing = self._listing

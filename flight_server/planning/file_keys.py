@@ -46,6 +46,16 @@ _ALL_HASHES: Final = pa.array([bytes([longs, 3, 3]) for longs in (1, 2)], pa.bin
 _KINDS: Final = frozenset({Kind.INT, Kind.STRING, Kind.BINARY, Kind.UUID})  # hashed by the same bytes as for buckets
 
 
+def hashes_of(column: Column, values: Sequence[Scalar]) -> Hashes | None:
+    """The hashes, ascending, by which sketches know values of a column; None if they do not tell such values apart."""
+    if column.type is None or column.type.kind not in _KINDS:
+        return None
+    wanted = [each for value in values if (each := bytes_of(value, column.type)) is not None]
+    if len(wanted) < len(values):
+        return None
+    return np.unique(np.array([mmh3.hash64(each, SEED, signed=False)[0] >> 1 for each in wanted], np.uint64))
+
+
 def having(
     files: pa.Table,
     cursor: Connection,
@@ -63,12 +73,10 @@ def having(
         values: Literals.
         slice: SQL of a condition that is true for rows `s` of these files, perhaps of others.
     """
-    if not 0 < files.num_rows <= MAX_FILES_OF_FEW or column.type is None or column.type.kind not in _KINDS:
+    if not 0 < files.num_rows <= MAX_FILES_OF_FEW:
         return files
-    wanted = [each for value in values if (each := bytes_of(value, column.type)) is not None]
-    if not {"file_sketches", "stats.file_columns"} <= positions.keys() or len(wanted) < len(values):
+    if not {"file_sketches", "stats.file_columns"} <= positions.keys() or (hashes := hashes_of(column, values)) is None:
         return files
-    hashes = np.unique(np.array([mmh3.hash64(each, SEED, signed=False)[0] >> 1 for each in wanted], np.uint64))
     of_column, is_few = f"s.column_id = {int(column.id)} AND {slice}", files.num_rows <= MAX_FILES
     if not is_few and len(hashes) > _MAX_FEW:
         return files

@@ -42,13 +42,14 @@ class MergedSketches:
         self._starts = np.concatenate([[0], np.cumsum(sizes)])
         hashes = [states[at].hashes for at in sorted(states)]
         self._hashes = np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
-        self._owners: npt.NDArray[np.int32] = np.repeat(np.arange(files, dtype=np.int32), sizes)
-        self._order = np.argsort(self._hashes, kind="stable").astype(np.int64)
+        order = np.argsort(self._hashes, kind="stable")
+        self._ascending = self._hashes[order]
+        self._owners: npt.NDArray[np.int32] = np.repeat(np.arange(files, dtype=np.int32), sizes)[order]
 
     @property
     def nbytes(self) -> int:
         """Size in memory."""
-        arrays = (self.known, self._thetas, self._starts, self._hashes, self._owners, self._order)
+        arrays = (self.known, self._thetas, self._starts, self._hashes, self._ascending, self._owners)
         return sum(each.nbytes for each in arrays)
 
     def estimate(self, files: npt.NDArray[np.int64]) -> Estimate:
@@ -70,6 +71,21 @@ class MergedSketches:
             return Estimate(count, count, count, True)
         return sketches.estimate(write_theta(Theta(int(theta), hashes)))
 
+    def may_have(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Mask of the files whose sketch does not show that their values have none of the hashes.
+
+        Args:
+            hashes: Ascending.
+        """
+        found: npt.NDArray[np.bool_] = ~self.known
+        if len(hashes):
+            found |= hashes[-1] >= self._thetas
+        starts = np.atleast_1d(np.searchsorted(self._ascending, hashes, "left"))
+        ends = np.atleast_1d(np.searchsorted(self._ascending, hashes, "right"))
+        for at in range(len(hashes)):
+            found[self._owners[starts[at] : ends[at]]] = True
+        return found
+
     def _of_few(self, files: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         parts = [self._hashes[self._starts[at] : self._starts[at + 1]] for at in files.tolist()]
         return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint64)
@@ -78,12 +94,13 @@ class MergedSketches:
         """The least distinct hashes of the files, ascending: more than 4096, or all below theta."""
         wanted: npt.NDArray[np.bool_] = np.zeros(len(self.known), np.bool_)
         wanted[files] = True
+        is_all = len(files) == np.count_nonzero(self.known)
         found: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
         start, length = 0, _FIRST
-        while start < len(self._order) and len(found) <= THETA_K:
-            places = self._order[start : start + length]
-            places = places[wanted[self._owners[places]]]
-            block = self._hashes[places]
+        while start < len(self._ascending) and len(found) <= THETA_K:
+            block = self._ascending[start : start + length]
+            if not is_all:
+                block = block[wanted[self._owners[start : start + length]]]
             fresh = np.concatenate([found[-1:], block])
             found = np.concatenate([found, block[fresh[1:] != fresh[:-1]] if len(found) else _runs(block)])
             if len(block) and block[-1] >= theta:

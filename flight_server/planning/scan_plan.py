@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +34,7 @@ from store.model.freshness import is_whole_sql
 from store.model.names import column_key, column_parts
 from store.model.predicates import pruning
 from store.model.predicates.buckets import Bucket
+from store.model.predicates.literals import Scalar
 from store.model.predicates.pruning import Column, FileCondition
 from store.model.predicates.tree import Node
 from store.model.schemas import FLIGHTS, PARTITION_SPECS
@@ -70,6 +71,9 @@ _LISTINGS: Final = 1024  # snapshots of which the listing is cached
 _ALL, _SOME = "ALL", "SOME"
 _SUMMED: Final = ("s.row_count", "s.size_bytes")
 _UNITS: Final = {"files": "count(*)", "rows": "sum(row_count)", "bytes": "sum(size_bytes)"}
+
+
+Having: TypeAlias = Callable[[pa.Table, Column, Sequence[Scalar]], pa.Table | None]
 
 
 @dataclass(frozen=True)
@@ -495,8 +499,12 @@ class Query:
         rows = self._having(rows)
         return rows.cast(pa.schema([*SCHEMA, *map(_FILES.field, added)])).sort_by("file_path")
 
-    def counted(self) -> pa.Table:
+    def counted(self, having: Having | None = None) -> pa.Table:
         """The files that are kept, with what the counts of their rows need.
+
+        Args:
+            having: Leaves out files whose sketches lack all of some values of a column, or None where it cannot tell;
+                then the stored sketches are read.
 
         Returns:
             `file_path`, `row_count`, `size_bytes`, `whole` (the count is of all rows), `matches` (every row does), and
@@ -514,18 +522,23 @@ class Query:
             f"SELECT f.file_path, f.row_count, f.size_bytes, {is_whole_sql('f')} AS whole,"
             f" coalesce({all_match}, FALSE) AS matches{numbers} {files}"
         )
-        return self._having(query(self._cursor, sql, parameters))
+        return self._having(query(self._cursor, sql, parameters), having)
 
     @property
     def condition(self) -> FileCondition | None:
         """The condition on files; None if all are kept."""
         return self._condition
 
-    def _having(self, rows: pa.Table) -> pa.Table:
+    def _having(self, rows: pa.Table, having: Having | None = None) -> pa.Table:
         """The files that may have the values that the condition asks for, by sketches."""
         for column, values in () if self._condition is None else self._condition.equalities():
-            rows = file_keys.having(
-                rows, self._cursor, self._key, self._listing.positions, column, values, self._slice.condition
+            told = having(rows, column, values) if having is not None else None
+            rows = (
+                told
+                if told is not None
+                else file_keys.having(
+                    rows, self._cursor, self._key, self._listing.positions, column, values, self._slice.condition
+                )
             )
         return rows
 

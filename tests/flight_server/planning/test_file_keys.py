@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from flight_server.planning import file_keys
+from flight_server.planning.estimates import Estimator
+from flight_server.planning.plan_request import condition_of
 from store.model import sketches
 from store.model.schemas import THETA
 from store.model.sketches import murmur3
@@ -89,6 +91,16 @@ def test_only_files_with_the_key_are_kept(keyed):
     assert kept(app, "id = 6 AND id = 7") == {}
     assert kept(app, "id = 6.0") == {"f2": "SOME"}
     assert kept(app, "NOT (id <> 6)") == {"f2": "SOME"}
+
+
+@pytest.mark.parametrize("where", ["id = 6", "id IN (1, 5, 3)", "id = 6 AND id = 7", "id = 4001", "id = 6 OR id > 10"])
+def test_cached_sketches_keep_the_files_that_stored_ones_keep(keyed, where, monkeypatch):
+    estimator, table = Estimator(keyed.parts["planning"].planner), keyed.catalog.get("lake.s.t")
+    node = condition_of(where)
+    first = estimator.estimate(table, node, ["id"], "current").body
+    assert first["files"] == len(kept(keyed, where))
+    monkeypatch.delattr(file_keys, "having")  # reads stored sketches
+    assert estimator.estimate(table, node, ["id"], "current").body == first
 
 
 @pytest.mark.parametrize(

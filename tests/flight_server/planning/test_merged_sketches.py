@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.planning import merged_sketches
+from flight_server.planning import file_keys, merged_sketches
 from flight_server.planning.merged_sketches import MergedSketches
 from store.model import sketches
 
@@ -37,3 +37,17 @@ def test_a_file_without_a_sketch_is_not_known() -> None:
     merged = MergedSketches(3, {1: sketch(0, 10)})
     assert merged.known.tolist() == [False, True, False]
     assert merged.estimate(np.array([1])).ndv == 10
+
+
+@given(st.data())
+@settings(max_examples=15, deadline=None)
+def test_files_that_may_have_hashes_are_those_that_their_sketches_tell(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.sampled_from([0, 1, 50, 5000]), min_size=1, max_size=5))
+    stored = {at: sketch(at % 2, size) for at, size in enumerate(sizes) if at != 1}
+    kept = np.concatenate([sketches.read_theta(each).hashes[:60] for each in stored.values()])
+    wanted = np.unique(
+        np.array(data.draw(st.lists(st.sampled_from([5, 1 << 62, *kept.tolist()]), max_size=3)), np.uint64)
+    )
+    merged = MergedSketches(len(sizes), stored)
+    expected = [at not in stored or file_keys._may_have(stored[at], wanted) for at in range(len(sizes))]
+    assert merged.may_have(wanted).tolist() == expected
