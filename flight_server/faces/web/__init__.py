@@ -1,1 +1,1 @@
-"""Read-only pages of the catalog: server-rendered, without scripts, each with a JSON twin."""
+"""Read-only pages of the catalog: server-rendered, each with a JSON twin. They need no script."""

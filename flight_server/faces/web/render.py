@@ -24,6 +24,14 @@ from store.model.names import split_name
 from store.model.statistics import SIDES, exactness
 
 Row = Mapping[str, Any]
+MEANING = {
+    "EXACT": "of the current snapshot, or of the one that the page is about",
+    "INHERITED": "of an earlier snapshot of the same columns, or of a table at which a look is overdue",
+    "STALE": "of a snapshot with other columns, or of a table that cannot be read",
+    "PRUNING": "readers may skip data by it",
+    "PLANNING": "good for estimates; no reader may skip data by it",
+}
+"""What the labels of statistics mean."""
 _LEAST, _GREATEST = SIDES
 _TWO_DAYS = 2 * 86_400  # seconds
 LONGEST = 300  # characters of a value on a page
@@ -67,6 +75,7 @@ def environment() -> Environment:
         "mean": _mean,
         "contained": relationships.contained,
         "shown": _shown,
+        "share_bar": _share_bar,
     }
     version = hashlib.sha256(style().encode()).hexdigest()[:12]  # makes browsers load it again after an upgrade
     jinja.globals |= {
@@ -74,6 +83,7 @@ def environment() -> Environment:
         "longest_value": LONGEST,
         "style_version": version,
         "split_name": split_name,
+        "meaning": MEANING,
     }
     return jinja
 
@@ -111,6 +121,12 @@ def to_json(values: Mapping[str, Any]) -> str:
 def style() -> str:
     """The style sheet of all pages."""
     return resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def keys() -> str:
+    """The script of the page for SQL."""
+    return resources.files(__package__).joinpath("keys.js").read_text(encoding="utf-8")
 
 
 ICON = (
@@ -164,6 +180,14 @@ def _nans(row: Row) -> str:
 def _null_bar(row: Row) -> Markup:
     share = null_share(row)
     return Markup(charts.share(share, f"{_nulls(row)} null"))  # noqa: S704  charts escape their words
+
+
+def _share_bar(count: int | None, rows: int) -> Markup:
+    """A bar for the share of the rows, with its per cent."""
+    if count is None:
+        return Markup("")
+    words = f"{numbers.percent(min(count, rows), rows)} %"
+    return Markup(charts.share(min(count / rows, 1.0), words)) + f" {words}"  # noqa: S704  as above
 
 
 def _lower(row: Row, short: bool = False, longest: int = CELL) -> str:

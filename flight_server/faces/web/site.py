@@ -113,6 +113,7 @@ class Site:
                 Route("/logout", self._logout, methods=["POST"]),
                 Route("/style.css", self._style),
                 Route("/icon.svg", self._icon),
+                Route("/keys.js", self._keys),
                 Route("/metrics", probes),
                 Route("/health", probes),
                 *(
@@ -203,7 +204,9 @@ class Site:
                 return data.answered(statement) | {"trouble": str(error)}
 
         asked = _asked(request, ())
-        return self._answer(request, "sql.html", LiveUrls("/sql"), run, "/sql.json", asked)
+        answer = self._answer(request, "sql.html", LiveUrls("/sql"), run, "/sql.json", asked)
+        answer.headers["Content-Security-Policy"] = f"{HEADERS['Content-Security-Policy']}; script-src 'self'"
+        return answer
 
     def _answer(
         self,
@@ -294,6 +297,9 @@ class Site:
 
     def _style(self, _request: Request) -> Response:
         return Response(render.style(), media_type="text/css", headers={"Cache-Control": "max-age=300"})
+
+    def _keys(self, _request: Request) -> Response:
+        return Response(render.keys(), media_type="text/javascript", headers={"Cache-Control": "max-age=300"})
 
     def _icon(self, _request: Request) -> Response:
         return Response(render.ICON, media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})

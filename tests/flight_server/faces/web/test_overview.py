@@ -10,6 +10,10 @@ from flight_server.faces.web import data, overview, render
 from flight_server.faces.web.data import Asked
 from flight_server.faces.web.urls import LiveUrls
 from store.catalog.checks import CheckRow, CheckStore
+from store.model.schemas import FREQUENT_ITEMS
+from store.model.sketches import frequent
+from store.model.target_ids import of_column
+from tests.flight_server.faces.web.serving import Browser, pages_of
 from tests.flight_server.serving import app_in, put
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t"}
@@ -69,3 +73,36 @@ def test_points_of_a_chart_lead_to_their_snapshots():
     links = [LiveUrls().table("lake.s.t", i) for i in (1, 2)]
     drawn = str(render.environment().filters["commit_line"](rows, "row_count", "Rows", links))
     assert 'href="/table?name=lake.s.t&amp;snapshot=2"' in drawn and 'role="group"' in drawn and "2026-01-05" in drawn
+
+
+def test_labels_are_explained_where_they_stand_and_shares_are_drawn():
+    with app_in() as app:
+        column = {"column_id": 1, "column_name": "c", "logical_type": "STRING", "row_count": 10, "null_count": 0}
+        put(app, [KEY | {"snapshot_id": 1} | column])
+        put(app, [KEY | {"snapshot_id": 1, "row_count": 10}], "stats.tables")
+        sketch = {"target_kind": "COLUMN", "storage_id": of_column(1), "column_id": 1, "role": "MCV"}
+        counted = frequent([b"a", b"b"], [7, 3], 10, 0)
+        put(
+            app,
+            [KEY | {"snapshot_id": 1} | sketch | {"sketch_type": FREQUENT_ITEMS, "data": counted}],
+            "stats.sketches",
+        )
+        reader = LocalReader(app.scanner, ANONYMOUS)
+        table = render.page("table.html", url=LiveUrls("/table"), **data.table(reader, "lake.s.t", Asked()))
+        column_page = render.page("column.html", url=LiveUrls(), **data.column(reader, "lake.s.t", "c"))
+    for page in (table, column_page):
+        assert "<dt>EXACT</dt><dd>of the current snapshot" in page and "70.0 %" in page and "30.0 %" in page
+    assert "<dt>PLANNING</dt>" in column_page
+
+
+def test_the_page_of_sql_has_a_script_for_ctrl_enter_and_other_pages_none():
+    with app_in() as app, pages_of(app) as base:
+        browser = Browser(base)
+        page = browser.get("/sql")
+        assert '<script src="/keys.js' in page.text and page.headers["Content-Security-Policy"].endswith(
+            "script-src 'self'"
+        )
+        other = browser.get("/")
+        assert "<script" not in other.text and "script-src" not in other.headers["Content-Security-Policy"]
+        script = browser.get("/keys.js")
+        assert script.headers["Content-Type"].startswith("text/javascript") and "requestSubmit" in script.text
