@@ -15,7 +15,7 @@ from capture.connectors.storage.immutable_cache import FILES
 from capture.connectors.storage.places import Place, batched, plain_path
 
 SLICE: Final = 10_000  # adds per slice
-SLICE_BYTES: Final = 96 << 20  # bytes of statistics per slice
+SLICE_BYTES: Final = 24 << 20  # bytes of statistics per slice, of which several copies are in memory at once
 _ROWS: Final = 2_000  # actions read at once
 _KEPT_BYTES: Final = 1 << 20  # size of files of lines that are cached as they are
 _HEADS: Final = ("protocol", "metaData")
