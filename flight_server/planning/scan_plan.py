@@ -109,6 +109,8 @@ class Slice:
 
 
 WHOLE: Final = Slice()
+_MANY_FILES: Final = 250_000
+_DECIDED: Final = "scan_decided"  # temporary table of a plan's cursor
 
 
 def slices(files: int) -> list[Slice]:
@@ -549,7 +551,28 @@ class Query:
         if self._condition is None:
             return "TRUE", files, []
         joins, parameters = self._joined(self._condition.columns)
+        if self._is_decided_first():
+            joins, parameters = self._decided(parameters), []
         return self._condition.all, f"{files}{joins} WHERE {self._condition.may}", parameters
+
+    def _is_decided_first(self) -> bool:
+        """True if the bounds of one column are looked at before any file is: DuckDB does not know how few rows a
+        condition leaves, and would read all of many files to join them."""
+        assert self._condition is not None
+        if self._listing.totals["files"] < _MANY_FILES or len(self._condition.columns) != 1:
+            return False
+        ((id, facts),) = self._condition.columns.items()
+        return "f." not in self._condition.may and self._is_covered(f"{self._rows({id})} AND {facts.prunes}")
+
+    def _decided(self, parameters: Sequence[Any]) -> str:
+        """Finds the files that a condition on one column keeps, all of which have bounds of it; returns the join of the
+        files `f` with their facts."""
+        assert self._condition is not None
+        columns = self._condition.columns
+        facts = pruning.facts_sql(columns, f"{self._rows(columns)} AND {self._slice.condition}", columns)
+        found = f"SELECT * FROM ({facts}) WHERE {self._condition.may}"
+        self._cursor.execute(f"CREATE OR REPLACE TEMP TABLE {_DECIDED} AS {found}", list(parameters))
+        return f" JOIN {_DECIDED} c0 ON c0.file_path = f.file_path"
 
     def _bytes_of(self, read: Collection[int] | None) -> str:
         """The compressed bytes of columns in a file `f`, null where one's are unknown."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flight_server.planning import scan_plan
 from flight_server.planning.plan_request import find
 from flight_server.planning.scan_plan import METADATA, SCHEMA, TABLE
 from store.model.errors import InvalidArgument, NotCaptured, NotFound
@@ -40,8 +41,10 @@ def with_files(app):
     put(app, [row | {"row_count": 10, "null_count": 0} for row in rows], "stats.file_columns")
 
 
-@pytest.fixture
-def app():
+@pytest.fixture(params=["joined", "decided first"])
+def app(request, monkeypatch):
+    if request.param == "decided first":  # as conditions on one column of many files are
+        monkeypatch.setattr(scan_plan, "_MANY_FILES", 0)
     with app_in(fill=with_files) as app:
         yield app
 
