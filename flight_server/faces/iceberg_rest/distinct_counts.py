@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
+import msgspec
+
 from store.duckdb.database import Database
 from store.model.catalog_entries import TableEntry
 from store.model.freshness import UNCONFIRMED
@@ -59,7 +61,8 @@ class Countable:
         """JSON of the property `statistics`, for the end of an object; empty if there is none."""
         if self.own is None and not ours:
             return ""
-        return f', "statistics": {json.dumps([*(self.own or ()), *ours])}'
+        entries = [*map(json.dumps, self.own or ()), *(msgspec.json.encode(entry).decode() for entry in ours)]
+        return f', "statistics": [{", ".join(entries)}]'
 
 
 def of_metadata(document: Mapping[str, Any]) -> Countable:
@@ -96,8 +99,10 @@ def entries(database: Database, table: TableEntry, countable: Countable) -> list
     """The entries of the newest snapshots with distinct counts that have none of their own, the newest first."""
     counted = {entry["snapshot-id"] for entry in countable.own or ()}
     places = {place.stored: place for place in countable.places if place.shown not in counted}
-    with_counts = {id for (id,) in database.rows(f"SELECT DISTINCT snapshot_id {_COUNTS}", table.table_key)}
-    newest = [id for id in places if id in with_counts][:NEWEST]
+    newest = list(places)
+    if len(newest) > NEWEST:
+        with_counts = {id for (id,) in database.rows(f"SELECT DISTINCT snapshot_id {_COUNTS}", table.table_key)}
+        newest = [id for id in newest if id in with_counts][:NEWEST]
     found = _counts(database, table, newest)
     blobs = {id: _blobs(places[id], countable.fields, found.get(id, ())) for id in newest}
     return [_entry(table, places[id], of_snapshot) for id, of_snapshot in blobs.items() if of_snapshot]
@@ -127,12 +132,11 @@ _Count = tuple[int, int, bool]
 
 def _counts(database: Database, table: TableEntry, snapshot_ids: Collection[int]) -> dict[int, list[_Count]]:
     """Id of a snapshot → the counts captured at it."""
+    ids = ", ".join(str(int(id)) for id in snapshot_ids) or "NULL"
     rows = database.rows(
         "SELECT snapshot_id, column_id, least(round(ndv)::BIGINT, row_count - coalesce(null_count, 0)),"
-        f" coalesce(producer = 'ENGINE_COMPUTED', false) {_COUNTS}"
-        " AND snapshot_id IN (SELECT unnest(?::BIGINT[])) ORDER BY column_id",
+        f" coalesce(producer = 'ENGINE_COMPUTED', false) {_COUNTS} AND snapshot_id IN ({ids}) ORDER BY column_id",
         table.table_key,
-        list(snapshot_ids),
     )
     found: dict[int, list[_Count]] = {}
     for snapshot_id, column_id, distinct, is_of_live_rows in rows:
