@@ -15,7 +15,7 @@ import pyarrow as pa
 from flight_server.core.reads.slice_cache import Slice
 from store.duckdb.arrow_sql import execute
 from store.duckdb.database import Database
-from store.duckdb.layout import BY_SPAN, STORED, Connection
+from store.duckdb.layout import BY_SPAN, Connection, records_sql
 from store.duckdb.lru import LruCache
 from store.duckdb.table_versions import TableVersions
 from store.model.catalog_entries import TableEntry
@@ -34,13 +34,14 @@ SOURCES: Final = {
 }
 """Flight → the stored flights that its rows come from; other flights are stored themselves."""
 
+_NUMBERED: Final = ("table_key", "snapshot_id", "generation")
 _AT_MOST: Final = "(SELECT ordinal FROM snapshots WHERE table_key = ? AND snapshot_id = ?)"
 
 
 def _of_many(flight: str) -> str:
     """SQL for the generations of tables that have records at or before the snapshots of `pins`."""
     return f"""
-        SELECT r.table_key, count(*), coalesce(max(r.generation), 0) FROM {STORED[flight]} r
+        SELECT r.table_key, count(*), coalesce(max(r.generation), 0) FROM ({records_sql(flight, _NUMBERED)}) r
         JOIN snapshots o ON o.table_key = r.table_key AND o.snapshot_id = r.snapshot_id
         JOIN {{pins}} p ON p.table_key = r.table_key
         JOIN snapshots s ON s.table_key = p.table_key AND s.snapshot_id = p.snapshot_id
@@ -92,7 +93,7 @@ class Generations:
     def _read(self, name: str, key: int, snapshot_id: int) -> tuple[int, ...]:
         if name not in BY_SPAN:
             ((count, newest),) = self._database.rows(
-                f"SELECT count(*), coalesce(max(r.generation), 0) FROM {STORED[name]} r"
+                f"SELECT count(*), coalesce(max(r.generation), 0) FROM ({records_sql(name, _NUMBERED)}) r"
                 " JOIN snapshots o ON o.table_key = r.table_key AND o.snapshot_id = r.snapshot_id"
                 f" WHERE r.table_key = ? AND o.table_key = ? AND o.ordinal <= {_AT_MOST}",
                 key,
