@@ -201,19 +201,23 @@ class Orchestrator:
                 else:
                     groups.setdefault((question.table_key, self.plane.is_light(question)), []).append(key)
             for keys in groups.values():
-                try:
-                    running = self.plane.start([questions[key] for key in keys])
-                except StatflightError as error:
-                    for key in keys:
-                        captures[key].set_exception(error)
-                else:
-                    for key in keys:
-                        captures[key].set_result(running)
+                self._start([questions[key] for key in keys], [captures[key] for key in keys])
         except BaseException as error:
             for capture in captures.values():
                 if not capture.done():
                     capture.set_exception(error)
             raise
+
+    def _start(self, questions: Sequence[Question], captures: Sequence[_Capture]) -> None:
+        """Starts one capture for all questions, whose result or error is that of each."""
+        try:
+            running = self.plane.start(questions)
+        except StatflightError as error:
+            for capture in captures:
+                capture.set_exception(error)
+        else:
+            for capture in captures:
+                capture.set_result(running)
 
     def _await(self, question: Question, capture: _Capture, started: float) -> Answer:
         budget = question.spec.latency_budget_ms

@@ -387,13 +387,8 @@ class DuckDBStatsStore(StatsStore):
         order = np.argsort(first)
         names = [tuple(row.values()) for row in rows.select(_TABLE).take(pa.array(first[order])).to_pylist()]
         unknown = {name: None for name in names if self.catalog.find(name) is None}
-        if unknown and self.require_registered_tables:
-            raise NotFound(
-                f'no table "{join_name(*next(iter(unknown)))}"',
-                code="UNKNOWN_TABLE",
-                hint="only registered tables may be put: connect its catalog first",
-            )
         if unknown:
+            self._check_may_register(next(iter(unknown)))
             ids = _first_of_each(rows, "table_id", numbers)
             given = {name: ids.get(int(distinct[at])) for name, at in zip(names, order, strict=True)}
             latest = _greatest_snapshots(rows, places, len(distinct))
@@ -409,6 +404,15 @@ class DuckDBStatsStore(StatsStore):
         keyed = rows.append_column("table_key", pa.array(keys[places]))
         self._check_ids(keyed)
         return keyed
+
+    def _check_may_register(self, name: tuple[Any, ...]) -> None:
+        """Refuses a new table, where only those of connectors may be put."""
+        if self.require_registered_tables:
+            raise NotFound(
+                f'no table "{join_name(*name)}"',
+                code="UNKNOWN_TABLE",
+                hint="only registered tables may be put: connect its catalog first",
+            )
 
     def _check_ids(self, rows: pa.Table) -> None:
         """Refuses rows about another table than the one that a lake has under the name now, by its id."""

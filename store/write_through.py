@@ -103,15 +103,19 @@ class WriteThrough(Behind):
     def _write(self, connection: Connection, local: DuckDBStatsStore) -> None:
         # Records of a table that was dropped under this name, or deleted; those that are there again follow.
         for each in (*(_Deleted(table, None, None) for table in self._new), *self._deleted):
-            named = local.catalog.find(each.table.name)
-            is_replaced = named is not None and named.table_key != each.table.table_key
-            found = None if is_replaced else self._store.find(each.table.name)
-            if found is not None:
-                self._store.delete(found, each.snapshot_id, each.target)
+            self._delete(local, each)
         rows = ((flight, self._read(connection, flight)) for flight in FLIGHTS if flight in self._places)
         puts = [_put(flight, found) for flight, found in rows if found.num_rows]
         if puts:
             self._store.put(puts)
+
+    def _delete(self, local: DuckDBStatsStore, deleted: _Deleted) -> None:
+        """Deletes records, unless the table's name is that of another one now."""
+        named = local.catalog.find(deleted.table.name)
+        is_replaced = named is not None and named.table_key != deleted.table.table_key
+        found = None if is_replaced else self._store.find(deleted.table.name)
+        if found is not None:
+            self._store.delete(found, deleted.snapshot_id, deleted.target)
 
     def _read(self, connection: Connection, flight: str) -> pa.Table:
         places = pa.concat_tables(self._places[flight]).group_by(_PLACE.names).aggregate([])

@@ -131,24 +131,30 @@ def row_hashes(values: pa.ChunkedArray, lt: LogicalType) -> tuple[Hashes, npt.ND
     if values.null_count:
         null = values.is_null().to_numpy()
         hashes: Hashes = np.zeros(len(values), np.uint64)
-        hashes[~null] = row_hashes(values.drop_null(), lt)[0]
+        if not null.all():
+            hashes[~null] = _hashes(values.drop_null(), lt)
         return hashes, null
+    return _hashes(values, lt), None
+
+
+def _hashes(values: pa.ChunkedArray, lt: LogicalType) -> Hashes:
+    """The hashes of values without nulls, of a kind that is hashed."""
     if lt.kind in TEXTUAL:
-        return strings.row_hashes(values), None
+        return strings.row_hashes(values)
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     if lt.kind is Kind.BOOLEAN:
-        return murmur3.hash_booleans(numbers.flat(values)), None
+        return murmur3.hash_booleans(numbers.flat(values))
     if lt.kind in FLOATING:
-        return hash_floats(lt)(numbers.floats(values, lt)), None
+        return hash_floats(lt)(numbers.floats(values, lt))
     if lt.kind is Kind.DECIMAL:
         words = decimals.words(values, lt)
         if words.shape[1] > 1:
-            return murmur3.hash_wide_decimals(words), None
-        return murmur3.hash_decimals(words[:, 0].view(np.int64)), None
+            return murmur3.hash_wide_decimals(words)
+        return murmur3.hash_decimals(words[:, 0].view(np.int64))
     if lt.kind in TEMPORAL:
-        return hash_instants(*numbers.instants(values, lt)), None
-    return hash_integers(lt)(numbers.integers(values, lt)), None
+        return hash_instants(*numbers.instants(values, lt))
+    return hash_integers(lt)(numbers.integers(values, lt))
 
 
 def hash_integers(lt: LogicalType) -> Callable[[Any], Hashes]:

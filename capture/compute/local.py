@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import replace
@@ -48,7 +48,14 @@ def computed(
         for number, task in tasks:
             poll()
             yield scan(number, task, work)
-        return
+    else:
+        yield from _in_threads(tasks, work, poll, threads, few)
+
+
+def _in_threads(
+    tasks: Iterable[Numbered], work: Work, poll: Callable[[], None], threads: int, few: bool
+) -> Iterator[list[Answer]]:
+    """`computed`, by a pool of threads."""
     queue, counted = iter(tasks), carried(scan)
     running: deque[list[Future[list[Answer]]]] = deque()
     with ThreadPoolExecutor(threads, "kernels") as pool:
@@ -76,6 +83,19 @@ def _awaited(part: Future[list[Answer]], poll: Callable[[], None]) -> list[Answe
         poll()
 
 
+def _by_size(sizes: Mapping[int, int], count: int) -> list[list[int]]:
+    """Columns in about `count` groups of equal size: large ones first and alone, small ones together."""
+    groups: list[list[int]] = [[]]
+    enough, size = sum(sizes.values()) / count, 0
+    for column_id in sorted(sizes, key=lambda i: -sizes[i]):
+        if groups[-1] and size >= enough:
+            groups.append([])
+            size = 0
+        groups[-1].append(column_id)
+        size += sizes[column_id]
+    return groups
+
+
 def _parts(task: ScanTask, work: Work, count: int, few: bool) -> list[Work]:
     """The work on a file, divided by columns where that pays: large ones first and alone, small ones together, so that
     no thread is left with a large one at the end."""
@@ -84,14 +104,7 @@ def _parts(task: ScanTask, work: Work, count: int, few: bool) -> list[Work]:
     if whole or task.row_count * len(columns) < _DIVIDED_CELLS:
         return [work]
     if sizes := _sizes(task):
-        chosen: list[list[int]] = [[]]
-        enough, size = sum(sizes.get(i, 0) for i in columns) / (_PARTS * count), 0
-        for column_id in sorted(columns, key=lambda i: -sizes.get(i, 0)):
-            if chosen[-1] and size >= enough:
-                chosen.append([])
-                size = 0
-            chosen[-1].append(column_id)
-            size += sizes.get(column_id, 0)
+        chosen = _by_size({column_id: sizes.get(column_id, 0) for column_id in columns}, _PARTS * count)
     else:
         chosen = [list(columns[at::count]) for at in range(min(count, len(columns)))]
     parts = [replace(work, column_ids=tuple(ids), groups=()) for ids in chosen]

@@ -93,11 +93,16 @@ def _merged(parts: Sequence[tuple[int, float, float | None]]) -> Moments:
     """Merges moments whose squares are within the range of doubles, by the distances of the means."""
     count, first = sum(n for n, _, _ in parts), parts[0][1]
     mean = first + math.fsum(n * (own - first) for n, own, _ in parts) / count
+    is_unknown = any(n > 1 and deviation is None for n, _, deviation in parts)
+    deviation = None if is_unknown else _deviation(_squares(parts, mean), count)
+    return known((mean, deviation), [own for _, own, _ in parts])
+
+
+def _squares(parts: Sequence[tuple[int, float, float | None]], mean: float) -> float:
+    """The sum of the squared distances of all values from their mean."""
     within = ((n - 1) * (deviation or 0.0) ** 2 for n, _, deviation in parts)
     between = (n * (own - mean) ** 2 for n, own, _ in parts)
-    squares = math.fsum(inner + outer for inner, outer in zip(within, between, strict=True))
-    is_unknown = any(n > 1 and deviation is None for n, _, deviation in parts)
-    return known((mean, None if is_unknown else _deviation(squares, count)), [own for _, own, _ in parts])
+    return math.fsum(inner + outer for inner, outer in zip(within, between, strict=True))
 
 
 def known(found: Moments, values: Iterable[float]) -> Moments:

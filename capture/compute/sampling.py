@@ -15,7 +15,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -139,19 +139,26 @@ def spread_points() -> Iterator[float]:
         yield (0.5 + number * _GOLDEN) % 1.0
 
 
-def by_metadata(tasks: Sequence[ScanTask], native: NativeStats, types: dict[int, LogicalType]) -> list[ScanTask]:
-    """Sorts files by partition, then by lower bounds of that column of `types` that has the most distinct ones."""
+def _lower_bounds(
+    tasks: Sequence[ScanTask], native: NativeStats, column_ids: Iterable[int]
+) -> dict[int, list[str | None]]:
+    """The lower bounds of columns in the files of tasks, in their order; None where they are unknown."""
     places = {task.file_path: at for at, task in enumerate(tasks)}
-    partitions = dict(zip(*(native.files[n].to_pylist() for n in ("file_path", "partition_data_json")), strict=True))
-    best, most = _ranks([None] * len(tasks), LogicalType(Kind.INT)), 1
-    lows: dict[int, list[str | None]] = {column_id: [None] * len(tasks) for column_id in types}
+    lows: dict[int, list[str | None]] = {column_id: [None] * len(tasks) for column_id in column_ids}
     for table in native.file_columns():
         for path, column_id, low in zip(
             *(table[n].to_pylist() for n in ("file_path", "column_id", "min")), strict=True
         ):
             if column_id in lows and path in places:
                 lows[column_id][places[path]] = low
-    for column_id, minima in lows.items():
+    return lows
+
+
+def by_metadata(tasks: Sequence[ScanTask], native: NativeStats, types: dict[int, LogicalType]) -> list[ScanTask]:
+    """Sorts files by partition, then by lower bounds of that column of `types` that has the most distinct ones."""
+    partitions = dict(zip(*(native.files[n].to_pylist() for n in ("file_path", "partition_data_json")), strict=True))
+    best, most = _ranks([None] * len(tasks), LogicalType(Kind.INT)), 1
+    for column_id, minima in _lower_bounds(tasks, native, types).items():
         ranks = _ranks(minima, types[column_id])
         if (apart := len(np.unique(ranks))) > most:
             best, most = ranks, apart

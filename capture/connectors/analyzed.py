@@ -55,15 +55,21 @@ def canonical(text: Any, logical_type: str, *, in_utc: bool = False) -> str | No
     kind = parse(logical_type)
     if text is None or not kind.orderable or (kind.kind is Kind.TIMESTAMPTZ and not in_utc):
         return None
-    entry = str(text).lower() if isinstance(text, bool) else str(text)
-    if kind.kind is Kind.BINARY or entry == "NaN":
+    if kind.kind is Kind.BINARY or str(text) == "NaN":
         return None  # binary has no common text form; if the bound is NaN, the greatest number is unknown
-    if kind.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
-        entry = entry.strip().replace(" ", "T") + ("Z" if kind.kind is Kind.TIMESTAMPTZ else "")
     try:
-        return bounds.canonical(entry, kind)
+        return bounds.canonical(_written(text, kind.kind), kind)
     except ValueError:
         return None
+
+
+def _written(value: Any, kind: Kind) -> str:
+    """A bound as text, with truth values and instants as they are parsed."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+        return str(value).strip().replace(" ", "T") + ("Z" if kind is Kind.TIMESTAMPTZ else "")
+    return str(value)
 
 
 def whole(value: Any) -> int | None:

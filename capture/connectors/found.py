@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -75,10 +75,15 @@ def table_at(path: str) -> Found:
         below = [found for _, found in zip(range(NAMED + 1), _below(place), strict=False)]
     if not below:
         raise _nothing(path, "no table there, nor in the directories below it")
+    raise _several(path, place, below)
+
+
+def _several(path: str, place: Place, below: Sequence[Found]) -> NotFound:
+    """The error for a directory with tables."""
     names = ", ".join(place.relative(_path_of(found, place)) for found in below[:NAMED])
     more = " and more" if len(below) > NAMED else ""
     first = f"{path.rstrip('/')}/{place.relative(_path_of(below[0], place))}"
-    raise NotFound(
+    return NotFound(
         f"{path}: a directory of tables, not a table; it has {names}{more}",
         code="NO_TABLE",
         hint=f"name one, such as {first}; `statflight serve {path}` serves them all",

@@ -324,6 +324,20 @@ def takes_source_statistics(options: Mapping[str, str]) -> bool:
     return check_choice(options, SOURCE_STATISTICS, ("true", "false")) == "true"
 
 
+def _patterns(name: str, text: object) -> tuple[str, ...]:
+    """The patterns of an option.
+
+    Raises:
+        InvalidArgument: It has none, or one that is not of `schema.table`.
+    """
+    patterns = tuple(pattern.strip() for pattern in str(text).split(",") if pattern.strip())
+    wrong = next((pattern for pattern in patterns if "." not in pattern and "*" not in pattern), None)
+    if wrong is not None or not patterns:
+        expected = "patterns of schema.table such as sales.*"
+        raise InvalidField(f"options.{name}", "must be patterns", expected=expected, actual=wrong or str(text))
+    return patterns
+
+
 @dataclass(frozen=True, slots=True)
 class TableFilter:
     """Options `include` and `exclude`: patterns of `schema.table`, separated by commas."""
@@ -338,15 +352,9 @@ class TableFilter:
         Raises:
             InvalidArgument: An option has no pattern, or one that is not of `schema.table`.
         """
-        patterns = {}
-        for name in (INCLUDE, EXCLUDE):
-            if (text := options.get(name)) is None:
-                continue
-            patterns[name] = tuple(pattern.strip() for pattern in str(text).split(",") if pattern.strip())
-            wrong = next((pattern for pattern in patterns[name] if "." not in pattern and "*" not in pattern), None)
-            if wrong is not None or not patterns[name]:
-                expected = "patterns of schema.table such as sales.*"
-                raise InvalidField(f"options.{name}", "must be patterns", expected=expected, actual=wrong or str(text))
+        patterns = {
+            name: _patterns(name, options[name]) for name in (INCLUDE, EXCLUDE) if options.get(name) is not None
+        }
         return cls(patterns.get(INCLUDE, EVERYTHING), patterns.get(EXCLUDE, ()))
 
     def has(self, namespace: str, name: str) -> bool:

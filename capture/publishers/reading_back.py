@@ -138,6 +138,15 @@ def _with_distinct(rows: Sequence[dict[str, Any]], records: Mapping[int, dict[st
     return [*merged, *left.values()]
 
 
+def _other_count(found: HomeStatistics, native: NativeStats) -> str:
+    """The first count of a table that a catalog and the table have differently; empty if there is none."""
+    counted = ((found.row_count, native.row_count, "rows"), (found.total_size_bytes, native.total_size_bytes, "bytes"))
+    for theirs, ours, unit in counted:
+        if theirs is not None and ours is not None and theirs != ours:
+            return f"was analysed at {theirs} {unit}, the table has {ours}"
+    return ""
+
+
 def doubts(found: HomeStatistics, column: str, snapshot: Snapshot, native: NativeStats, is_listing: bool) -> str:
     """The reason why a catalog's statistics of a column may not apply to a snapshot; empty if they do.
 
@@ -145,10 +154,8 @@ def doubts(found: HomeStatistics, column: str, snapshot: Snapshot, native: Nativ
     analysed after the snapshot was committed. Without a row count the time is sufficient, except for a listing of
     files, because a file may have been deleted since.
     """
-    counted = ((found.row_count, native.row_count, "rows"), (found.total_size_bytes, native.total_size_bytes, "bytes"))
-    for theirs, ours, unit in counted:
-        if theirs is not None and ours is not None and theirs != ours:
-            return f"was analysed at {theirs} {unit}, the table has {ours}"
+    if differs := _other_count(found, native):
+        return differs
     if found.row_count is None and is_listing:
         return "has no row count"
     analyzed, committed = found.analyzed_at.get(column), snapshot.committed_at

@@ -177,6 +177,19 @@ class Labels:
         return replace(column, **unknown) if unknown else column, lost
 
 
+def _nothing_left(statistics: TableStatistics, column: str, reason: str) -> InvalidArgument:
+    """The error for statistics of which no column may be published."""
+    hint = "capture all statistics at the current snapshot, without sampling"
+    if INHERITED in reason and not statistics.allow_inherited:
+        hint += ", or publish with allow_inherited"
+    return InvalidArgument(
+        f'no statistics of "{statistics.full_name}" at snapshot {statistics.snapshot_id} may be published: column '
+        f'"{column}" {reason}',
+        code="NOT_PUBLISHABLE",
+        hint=hint,
+    )
+
+
 def publishable(
     statistics: TableStatistics, labels: Labels | None = None, *, with_distribution: bool = True
 ) -> TableStatistics:
@@ -204,16 +217,7 @@ def publishable(
         for part in parts:
             lost.setdefault(part, []).append(column.name)
     if left_out and not kept:
-        name, reason = next(iter(left_out.items()))
-        hint = "capture all statistics at the current snapshot, without sampling"
-        if INHERITED in reason and not statistics.allow_inherited:
-            hint += ", or publish with allow_inherited"
-        raise InvalidArgument(
-            f'no statistics of "{statistics.full_name}" at snapshot {statistics.snapshot_id} may be published: column '
-            f'"{name}" {reason}',
-            code="NOT_PUBLISHABLE",
-            hint=hint,
-        )
+        raise _nothing_left(statistics, *next(iter(left_out.items())))
     remarks = (*statistics.remarks, *(f"without {part}: {', '.join(names)}" for part, names in lost.items()))
     return replace(statistics, columns=tuple(kept), left_out=left_out, remarks=remarks)
 

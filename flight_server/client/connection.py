@@ -109,9 +109,7 @@ class Connection:
     ):
         _fork.use()
         certificates = {"tls_root_certs": tls_roots, "cert_chain": tls_cert, "private_key": tls_key}
-        for name, value in certificates.items():
-            if value is not None:
-                connection[name] = value if isinstance(value, bytes) else Path(value).read_bytes()
+        connection |= {name: _contents(value) for name, value in certificates.items() if value is not None}
         if uri is None:
             uri, token = os.environ.get("STATFLIGHT_SERVER", DEFAULT_URI), token or os.environ.get("STATFLIGHT_TOKEN")
         self.uri = uri
@@ -373,6 +371,11 @@ class Connection:
 def _begun(results: Iterator[flight.Result]) -> tuple[list[flight.Result], Iterator[flight.Result]]:
     """The first result, if any, and the others: an unavailable server fails at the first one."""
     return list(islice(results, 1)), results
+
+
+def _contents(value: str | Path | bytes) -> bytes:
+    """A certificate or key, given as itself or by its file."""
+    return value if isinstance(value, bytes) else Path(value).read_bytes()
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:

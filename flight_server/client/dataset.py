@@ -142,6 +142,16 @@ class Scan(PythonScan):
         return pa.Table.from_batches([copied])
 
 
+def _kinds_of(schema: pa.Schema, at: int) -> tuple[type, ...]:
+    """The Python types of literals that suit the column at a place."""
+    field = schema.field(at)
+    if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
+        return int, float
+    if field.name in _BOUNDS and "logical_type" in schema.names:
+        return str, int, float, Decimal
+    return (str,) if pa.types.is_string(field.type) else ()
+
+
 def _fits(tree: dict[str, Any], schema: pa.Schema) -> bool:
     """True if every literal suits the type of its column, so that Arrow accepts it."""
     if "column" not in tree:
@@ -150,11 +160,5 @@ def _fits(tree: dict[str, Any], schema: pa.Schema) -> bool:
     at = schema.get_field_index(tree["column"])
     if at < 0:
         return False
-    type_ = schema.field(at).type
-    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
-        kinds: tuple[type, ...] = (int, float)
-    else:
-        kinds = (str,) if pa.types.is_string(type_) else ()
-        if tree["column"] in _BOUNDS and "logical_type" in schema.names:
-            kinds = (str, int, float, Decimal)
+    kinds = _kinds_of(schema, at)
     return all(isinstance(value, kinds) and not isinstance(value, bool) for value in tree.get("values", []))

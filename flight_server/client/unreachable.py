@@ -95,10 +95,15 @@ def proxy_of(address: str, environ: Mapping[str, str] = os.environ) -> tuple[str
     variable = next((name for name in _PROXIES if environ.get(name)), None)
     if variable is None or is_here(host) or where.scheme == "grpc+unix":
         return None
-    exempt = next((value for name in _EXEMPT if (value := environ.get(name))), "")
-    if any(host.endswith(suffix) for part in exempt.split(",") if (suffix := part.strip().lower())):
+    if _is_exempt(host, environ):
         return None
     return variable, re.sub(r"//[^/@]*@", "//", environ[variable])
+
+
+def _is_exempt(host: str, environ: Mapping[str, str]) -> bool:
+    """True for a host that gRPC reaches without the proxy."""
+    suffixes = next((value for name in _EXEMPT if (value := environ.get(name))), "")
+    return any(host.endswith(suffix) for part in suffixes.split(",") if (suffix := part.strip().lower()))
 
 
 def explained(address: str, detail: str, environ: Mapping[str, str] = os.environ) -> str:

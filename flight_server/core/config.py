@@ -9,7 +9,7 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -165,15 +165,20 @@ def _zone(value: Any) -> str:
     return _text(value)
 
 
+def _pairs(items: Sequence[Any]) -> dict[str, str]:
+    """The settings in `key=value` items."""
+    pairs = [str(item).partition("=") for item in items]
+    if not all(name.strip() and equals for name, equals, _ in pairs):
+        raise ValueError("KEY=VALUE items")
+    return {name.strip(): text.strip() for name, _, text in pairs}
+
+
 def _spark(value: Any) -> dict[str, str]:
     """Spark settings: a table, nested as TOML reads `spark.sql.x = 1`, or `key=value` items."""
     if isinstance(value, str):
         value = [item.strip() for item in value.split(",") if item.strip()]
     if isinstance(value, list | tuple):
-        pairs = [str(item).partition("=") for item in value]
-        if not all(name.strip() and equals for name, equals, _ in pairs):
-            raise ValueError("KEY=VALUE items")
-        return {name.strip(): text.strip() for name, _, text in pairs}
+        return _pairs(value)
     if not isinstance(value, Mapping):
         raise ValueError("a table of Spark's settings")
     settings: dict[str, str] = {}
@@ -475,14 +480,8 @@ def effective(
     return rows
 
 
-def _given(
-    config: Path | str | None,
-    flags: Mapping[str, Any],
-    environ: Mapping[str, str] | None,
-    declared: Mapping[str, Setting],
-) -> dict[str, tuple[Any, str]]:
-    """The given settings, each from its strongest source, and the source's name."""
-    readers = {name: setting.read for name, setting in declared.items()} | _READERS
+def _of_file(config: Path | str | None, readers: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    """The settings in the configuration file, and its name."""
     values: dict[str, tuple[Any, str]] = {}
     for key, value in _toml(config).items():
         name = key.replace("-", "_")
@@ -493,14 +492,31 @@ def _given(
             hint = nearest(key.replace("_", "-"), names)
             raise InvalidArgument(f'the configuration file has an unknown key "{key}"', hint=hint)
         values[name] = _read(readers, name, value, f"{key} in the configuration file"), str(config or DEFAULT_FILE)
-    variables = os.environ if environ is None else environ
+    return values
+
+
+def _of_variables(variables: Mapping[str, str], readers: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    """The settings in variables of the environment, and these variables."""
     for name, instead in _GONE.items():
         if variables.get(variable := PREFIX + name.upper()):
             raise _gone(variable, PREFIX + instead.upper(), f"{variable} in the environment")
+    values: dict[str, tuple[Any, str]] = {}
     for name in readers:
         variable = PREFIX + name.upper()
         if text := variables.get(variable, "").strip():
             values[name] = _read(readers, name, text, f"{variable} in the environment"), variable
+    return values
+
+
+def _given(
+    config: Path | str | None,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str] | None,
+    declared: Mapping[str, Setting],
+) -> dict[str, tuple[Any, str]]:
+    """The given settings, each from its strongest source, and the source's name."""
+    readers = {name: setting.read for name, setting in declared.items()} | _READERS
+    values = _of_file(config, readers) | _of_variables(os.environ if environ is None else environ, readers)
     for name, value in flags.items():
         if name not in readers:
             raise InvalidArgument(f'no setting "{name}"', hint=nearest(name, list(readers)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -192,7 +193,8 @@ class _Subject:
     def _columns_of_added(self) -> set[int]:
         """Ids of the columns that rules about added rows name, in their limits too."""
         asked = [rule for rule in self.about_added if not rule.is_of_table]
-        others = {limit.other[1] for rule in self.about_added for limit in rule.condition.limits if limit.other}
+        limits = itertools.chain.from_iterable(rule.condition.limits for rule in self.about_added)
+        others = {limit.other[1] for limit in limits if limit.other}
         names = {row["column_id"]: row["column_name"] for row in self._facts.rows}
         return {i for i, name in names.items() if name in others or any(rule.takes(name or "") for rule in asked)}
 

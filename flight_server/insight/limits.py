@@ -194,6 +194,17 @@ def _surely(op: str, value: Any, limit: Any) -> bool:
     return value is not None and limit is not None and Condition(op, ()).holds(value, [limit])
 
 
+def _band(text: str) -> Condition:
+    """The condition `within`, by what follows it."""
+    band = _BAND.fullmatch(text.strip())
+    if band is None:
+        raise ValueError(f"{text!r} must be `N sigma of last N`, such as `3 sigma of last 14`")
+    window, sigmas = _window(band["window"]), Fraction(band["sigmas"])
+    if sigmas <= 0 or window < LEAST_FOR_SIGMA:
+        raise ValueError(f"must be more than 0 sigma of the last {LEAST_FOR_SIGMA} or more")
+    return Condition("between", (Limit(-sigmas, window, sigma=True), Limit(sigmas, window, sigma=True)))
+
+
 def parse(text: str, measure: str, measures: Sequence[str], of_change: bool = False) -> Condition:
     """Parses the part of a rule after its measure.
 
@@ -213,13 +224,7 @@ def parse(text: str, measure: str, measures: Sequence[str], of_change: bool = Fa
     if match["pattern"] is not None:
         return _pattern(match["pattern"].replace("''", "'"), measure, bool(match["unlike"]))
     if match["band"]:
-        band = _BAND.fullmatch(match["band"].strip())
-        if band is None:
-            raise ValueError(f"{match['band']!r} must be `N sigma of last N`, such as `3 sigma of last 14`")
-        window, sigmas = _window(band["window"]), Fraction(band["sigmas"])
-        if sigmas <= 0 or window < LEAST_FOR_SIGMA:
-            raise ValueError(f"must be more than 0 sigma of the last {LEAST_FOR_SIGMA} or more")
-        return Condition("between", (Limit(-sigmas, window, sigma=True), Limit(sigmas, window, sigma=True)))
+        return _band(match["band"])
     if match["low"]:
         return _condition("between", [match["low"], match["high"]], measure, measures, of_change)
     if match["list"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -119,11 +120,8 @@ class LocalTables:
         taken = {catalog for catalog, _, _ in rows} | {entry.table_catalog for entry in self.app.catalog.tables()}
         parts = [part for part in found.uri.split("/") if part]
         first = parts[-2] if len(parts) > 1 and not parts[-2].endswith(":") else "local"
-        number, name = 1, first
-        while name in taken:
-            number += 1
-            name = f"{first}-{number}"
-        return name
+        names = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
+        return next(name for name in names if name not in taken)
 
     def _snapshots(self, table: _Table, wanted: Sequence[Wanted]) -> list[int]:
         """Ids of the snapshots to capture, the oldest first."""

@@ -87,11 +87,7 @@ class OwnWorkers:
 
     def keep(self) -> None:
         """Tells which workers have ended, and starts those that are not running."""
-        for at, worker_id in list(self._ids.items()):
-            process = self._processes[at]
-            if process is not None and (status := process.poll()) is not None:
-                del self._ids[at]
-                self._jobs.on_death(worker_id, signal.Signals(-status).name if status < 0 else "")
+        self._tell_deaths()
         if not (self._settings.workers or self._has_begun() or self._jobs.is_waiting(_CONTROL)):
             return
         for at, process in enumerate(self._processes):
@@ -101,6 +97,14 @@ class OwnWorkers:
                 self._born[at] = time.monotonic()
                 self._ids[at] = f"own-{uuid.uuid4().hex}"
                 self._processes[at] = self._start(self._ids[at])
+
+    def _tell_deaths(self) -> None:
+        """Tells the queue which workers have ended since the last call."""
+        for at, worker_id in list(self._ids.items()):
+            process = self._processes[at]
+            if process is not None and (status := process.poll()) is not None:
+                del self._ids[at]
+                self._jobs.on_death(worker_id, signal.Signals(-status).name if status < 0 else "")
 
     def is_alive(self, lane: str) -> bool:
         """True while a worker that serves a lane runs, or is yet to be started; not if none has connected in

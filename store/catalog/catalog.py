@@ -48,6 +48,24 @@ def _entries(connection: Connection, where: str = "true") -> list[TableEntry]:
     return [TableEntry(*row) for row in rows]
 
 
+def _insert_tables(connection: Connection, entries: Iterable[TableEntry]) -> None:
+    """Stores the entries of new tables."""
+    now = datetime.now(UTC)
+    fields = ("table_key", "table_catalog", "table_schema", "table_name", "table_id", "format")
+    columns = (*fields, "current_snapshot_id", "dropped", "discovered_at")
+    values = [
+        [*(getattr(entry, field) for field in fields), entry.current_snapshot_id, False, now] for entry in entries
+    ]
+    insert_rows(connection, f"tables ({', '.join(columns)})", values)
+
+
+def _insert_catalogs(connection: Connection, catalogs: Iterable[str]) -> None:
+    """Stores catalogs of tables that no connector has found, without those that are stored."""
+    connected = {name for (name,) in connection.execute("SELECT catalog FROM connectors").fetchall()}
+    new = [[catalog, EXTERNAL, "{}", "ACTIVE"] for catalog in catalogs if catalog not in connected]
+    insert_rows(connection, "connectors (catalog, format, options, state)", new)
+
+
 class Catalog(Publications, SnapshotRegistry, Derived):
     """The catalog of one database. Reading methods are thread-safe; writing methods take the writer's connection.
 
@@ -397,21 +415,9 @@ class Catalog(Publications, SnapshotRegistry, Derived):
             entries[name] = entry
         if not new:
             return entries
-        now = datetime.now(UTC)
-        fields = ("table_key", "table_catalog", "table_schema", "table_name", "table_id", "format")
-        columns = (*fields, "current_snapshot_id", "dropped", "discovered_at")
-        values = [
-            [*(getattr(entry, field) for field in fields), entry.current_snapshot_id, False, now] for entry in new
-        ]
-        insert_rows(connection, f"tables ({', '.join(columns)})", values)
+        _insert_tables(connection, new)
         if format == EXTERNAL:
-            connected = {name for (name,) in connection.execute("SELECT catalog FROM connectors").fetchall()}
-            catalogs = dict.fromkeys(entry.table_catalog for entry in new if entry.table_catalog not in connected)
-            insert_rows(
-                connection,
-                "connectors (catalog, format, options, state)",
-                [[catalog, EXTERNAL, "{}", "ACTIVE"] for catalog in catalogs],
-            )
+            _insert_catalogs(connection, dict.fromkeys(entry.table_catalog for entry in new))
         for entry in new:
             self.set_entry(entry)
             self.behind.registered(entry)

@@ -352,16 +352,18 @@ def misserved(connection: Connection, flight: str, table_keys: Sequence[int], mo
     )
 
 
+def _served_columns() -> list[str]:
+    """SQL of the columns that a record `c` gets from the record `d` whose distribution is served."""
+    columns = ["d.snapshot_id AS distribution_snapshot_id", "d.generation AS distribution_generation"]
+    for name, value in served_distribution("c", "d", "x.is_exact").items():
+        mine = f"CASE WHEN d.snapshot_id IS DISTINCT FROM c.snapshot_id THEN c.mine_{name} END"
+        columns += [f"{value} AS {name}", f"{mine} AS {own(name)}"]
+    return columns
+
+
 def _apply(connection: Connection, flight: str, scope: str, found: pa.Table, moved: pa.Table) -> None:
     """Writes what `changes` found."""
-    given, served = {"moved": moved, "found": found}, []
-    if flight in GROUPED:
-        served = ["d.snapshot_id AS distribution_snapshot_id", "d.generation AS distribution_generation"]
-        for name, value in served_distribution("c", "d", "x.is_exact").items():
-            served += [
-                f"{value} AS {name}",
-                f"CASE WHEN d.snapshot_id IS DISTINCT FROM c.snapshot_id THEN c.mine_{name} END AS {own(name)}",
-            ]
+    given, served = {"moved": moved, "found": found}, _served_columns() if flight in GROUPED else []
     both = f"(SELECT *{_mine(flight)} FROM {_both(flight, scope)})"
     kept = ", ".join(
         f'c."{name}"' for name in stored_columns(flight) if flight not in GROUPED or name not in DISTRIBUTION

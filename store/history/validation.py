@@ -126,10 +126,9 @@ def _check_size(batch: pa.RecordBatch, schema: pa.Schema) -> None:
         )
 
 
-@lru_cache(256)
-def _check_names(flight: Flight, given: pa.Schema) -> pa.Schema:
-    """The schema of the result; refuses columns that are unknown, duplicate, missing or of another type."""
-    names, known = given.names, flight.schema.names
+def _check_known(flight: Flight, names: Sequence[str]) -> None:
+    """Refuses columns that a flight does not have, or that are given twice."""
+    known = flight.schema.names
     for name in names:
         if name not in known:
             error = InvalidField(name, f"{flight.name} has no such column", expected=", ".join(known), actual=name)
@@ -137,6 +136,13 @@ def _check_names(flight: Flight, given: pa.Schema) -> pa.Schema:
             raise error
         if names.count(name) > 1:
             raise InvalidField(name, "the column is given twice", expected="one", actual=names.count(name))
+
+
+@lru_cache(256)
+def _check_names(flight: Flight, given: pa.Schema) -> pa.Schema:
+    """The schema of the result; refuses columns that are unknown, duplicate, missing or of another type."""
+    names, known = given.names, flight.schema.names
+    _check_known(flight, names)
     for name in required(flight):
         if name not in names:
             raise InvalidField(

@@ -9,7 +9,7 @@ only make changes smaller. Row ids are of one file, and are in no change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Final, NamedTuple
 
 import msgspec
@@ -142,6 +142,13 @@ def _of_ipc(data: bytes | None) -> pa.Table | None:
 # In a database.
 
 
+def _tables_of(change: Change) -> Iterator[int]:
+    """The keys of the tables of lakes whose rows a change adds or removes."""
+    for part in (change.groups, change.rows):
+        if part is not None and KEY in part.column_names:
+            yield from (key for key in part[KEY].unique().to_pylist() if key is not None)
+
+
 def apply(connection: Connection, commits: Iterable[Commit]) -> Applied:
     """Applies commits in order, in the writer's transaction; returns what they have changed together."""
     touched, outlived = set[int](), set[int]()
@@ -151,10 +158,7 @@ def apply(connection: Connection, commits: Iterable[Commit]) -> Applied:
         touched |= commit.touched
         outlived |= commit.outlived
         for change in commit.changes:
-            of_tables = keys.setdefault(change.relation, set())
-            for part in (change.groups, change.rows):
-                if part is not None and KEY in part.column_names:
-                    of_tables.update(key for key in part[KEY].unique().to_pylist() if key is not None)
+            keys.setdefault(change.relation, set()).update(_tables_of(change))
             if change.groups is not None:
                 _delete(connection, change.relation, change.groups)
             if change.rows is not None:

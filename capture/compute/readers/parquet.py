@@ -100,14 +100,7 @@ class ParquetReader(TaskReader):
 
     def _constant_within(self, column: ScanColumn, struct: str) -> ColumnValues:
         """A constant that is null where a struct, list or map of the file is null, as its smallest leaf tells."""
-        names = {struct, dotted_name(struct)}  # leaves of lists have no key
-        below = tuple(f"{name}." for name in names)
-        leaves = [
-            path
-            for path, at in self._leaves.items()
-            if at not in self._encrypted and (path in names or path.startswith(below))
-        ]
-        inside = min(leaves, key=lambda path: self._size(path, compressed=False), default=None)
+        inside = self._smallest_leaf(struct)
         try:
             if inside is None and column.logical_type in COUNTED:  # added after the file was written
                 return constant(replace(column, constant=None), self.rows)
@@ -154,6 +147,17 @@ class ParquetReader(TaskReader):
         if self._groups is None:
             return int(self._metadata.num_rows)
         return sum(self._metadata.row_group(group).num_rows for group in self._groups)
+
+    def _smallest_leaf(self, struct: str) -> str | None:
+        """The smallest readable leaf of a struct, list or map; None if the file has none."""
+        names = {struct, dotted_name(struct)}  # leaves of lists have no key
+        below = tuple(f"{name}." for name in names)
+        leaves = [
+            path
+            for path, at in self._leaves.items()
+            if at not in self._encrypted and (path in names or path.startswith(below))
+        ]
+        return min(leaves, key=lambda path: self._size(path, compressed=False), default=None)
 
     def _coded(self, wanted: set[str]) -> list[str]:
         """Top-level string columns to read as dictionaries, because the file's encoding is small enough."""

@@ -82,16 +82,19 @@ def extended_columns(
     return pa.Table.from_pylist(rows, COLUMN_SCHEMA) if rows else None, refused
 
 
+def _version_at(table: Place, moment: datetime) -> int | None:
+    """The newest version that was committed at a moment; None if there was none."""
+    log = list_log(table)
+    return max((number for number in log.commits if (at := log.written_at(number)) and at <= moment), default=None)
+
+
 def _document(table: Place, version: int, newest_file_ms: int | None) -> Mapping[str, Any] | None:
     """Physical column → entry; None if the file does not belong to this version."""
     place = table.below(FILE)
     info = place.file_system.get_file_info(place.path)
     if info.type != pafs.FileType.File or info.mtime is None or newest_file_ms is None:
         return None
-    written = info.mtime.astimezone(UTC)
-    log = list_log(table)
-    newest = max((number for number in log.commits if (at := log.written_at(number)) and at <= written), default=None)
-    if newest != version:
+    if _version_at(table, info.mtime.astimezone(UTC)) != version:
         return None
     content = place.read()
     try:

@@ -89,6 +89,10 @@ def heads(source: LogFile) -> Iterator[Mapping[str, Any]]:
             if b'"protocol"' in line[:64] or b'"metaData"' in line[:64]:
                 yield json.loads(line)
         return
+    yield from _checkpoint_heads(source)
+
+
+def _checkpoint_heads(source: LogFile) -> Iterator[Mapping[str, Any]]:
     with source.place.open() as file, pq.ParquetFile(file) as parquet:
         names = [name for name in _HEADS if name in parquet.schema_arrow.names]
         for batch in parquet.iter_batches(65_536, columns=names, use_threads=False) if names else ():
@@ -138,14 +142,19 @@ def _lines(source: LogFile) -> Iterator[bytes]:
             yield rest
 
 
+def _row_of(add: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of ADD."""
+    partition = list((add.get("partitionValues") or {}).items())
+    return {name: add.get(name) for name in ADD.names} | {"partitionValues": partition}
+
+
 def _line_adds(source: LogFile, paths: list[pa.Array], engines: list[str]) -> Iterator[pa.Table]:
     for lines in batched(_lines(source), _ROWS):
         adds, named = [], []
         for action in map(json.loads, lines):
             add, remove = action.get("add"), action.get("remove")
             if add:
-                partition = list((add.get("partitionValues") or {}).items())
-                adds.append({name: add.get(name) for name in ADD.names} | {"partitionValues": partition})
+                adds.append(_row_of(add))
             if engine := (action.get("commitInfo") or {}).get("engineInfo"):
                 engines.append(str(engine))
             if add or remove:

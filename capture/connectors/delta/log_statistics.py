@@ -113,6 +113,13 @@ def _partition_text(logged: pa.MapArray, leaf: DeltaColumn) -> pa.Array:
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 
 
+def _bound_type(kind: LogicalType) -> pa.DataType | None:
+    """The type as which bounds are parsed; None for columns whose bounds are not."""
+    if kind.kind in (*TEMPORAL, Kind.DATE):
+        return pa.string()
+    return to_arrow(kind) if kind.kind in _BOUNDED else None
+
+
 def _structure(schema: DeltaSchema, partitions: Sequence[str]) -> _Structure:
     """The JSON fields to parse. DuckDB's names differ in more than case: of other columns the statistics remain in the
     files."""
@@ -123,10 +130,7 @@ def _structure(schema: DeltaSchema, partitions: Sequence[str]) -> _Structure:
         if not leaf.column.is_leaf or folded in seen or (len(leaf.logical) == 1 and leaf.logical[0] in partitions):
             continue
         seen.add(folded)
-        kind = parse(leaf.column.logical_type)
-        bound = (
-            pa.string() if kind.kind in (*TEMPORAL, Kind.DATE) else to_arrow(kind) if kind.kind in _BOUNDED else None
-        )
+        bound = _bound_type(parse(leaf.column.logical_type))
         for name, type in (("nullCount", pa.int64()), ("minValues", bound), ("maxValues", bound)):
             if type is not None:
                 inner = structure.setdefault(name, {})

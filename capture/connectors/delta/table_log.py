@@ -161,6 +161,15 @@ class TableLog:
             Unreadable: It needs a feature or version of the protocol that is not supported.
         """
         protocol, metadata = self._heads
+        self._check_readable(protocol)
+        configuration = {str(k): str(v) for k, v in (metadata.get("configuration") or {}).items()}
+        schema = parse_schema(metadata.get("schemaString"), configuration)
+        partitions = tuple(metadata.get("partitionColumns") or ())
+        text = metadata.get("description") or None
+        return Outline(str(metadata["id"]), schema, partitions, configuration, description=text)
+
+    def _check_readable(self, protocol: Mapping[str, Any]) -> None:
+        """Refuses a version or feature of the protocol that is not known."""
         table = f'table "{self._table.namespace}.{self._table.name}"'
         if (version := protocol.get("minReaderVersion") or 0) > MAX_READER:
             raise Unreadable(
@@ -172,11 +181,6 @@ class TableLog:
                 f"{table} has the Delta feature {unknown[0]}, which cannot be read yet",
                 hint=f"drop it with ALTER TABLE … DROP FEATURE {unknown[0]}",
             )
-        configuration = {str(k): str(v) for k, v in (metadata.get("configuration") or {}).items()}
-        schema = parse_schema(metadata.get("schemaString"), configuration)
-        partitions = tuple(metadata.get("partitionColumns") or ())
-        text = metadata.get("description") or None
-        return Outline(str(metadata["id"]), schema, partitions, configuration, description=text)
 
     def slices(self) -> Iterator[LogSlice]:
         """Yields the live files in slices, at least one. Commits share slices, since each slice has a fixed cost."""

@@ -116,9 +116,7 @@ def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema, writer: Writer = UNK
         if width == 1 and kind is not None and kind.kind not in (Kind.ARRAY, Kind.MAP, Kind.VARIANT):
             leaves.append(_trusted(_leaf(parts, field, nullable, position, columns.column(position)), writer))
         else:
-            container = kind if kind is not None and kind.kind is Kind.MAP else LogicalType(Kind.ARRAY)
-            is_variant = kind is not None and kind.kind is Kind.VARIANT
-            leaves.append(FooterLeaf(parts, LogicalType(Kind.VARIANT) if is_variant else container, nullable, None))
+            leaves.append(FooterLeaf(parts, _container(kind), nullable, None))
         position += width
 
     for top in schema:
@@ -126,6 +124,13 @@ def leaves_of(metadata: pq.FileMetaData, schema: pa.Schema, writer: Writer = UNK
     if position != metadata.num_columns:
         raise ValueError(f"its schema has {metadata.num_columns} leaves, {position} expected")
     return tuple(leaves)
+
+
+def _container(kind: LogicalType | None) -> LogicalType:
+    """The logical type of a column that has several leaves in the file."""
+    if kind is None or kind.kind not in (Kind.MAP, Kind.VARIANT):
+        return LogicalType(Kind.ARRAY)
+    return kind if kind.kind is Kind.MAP else LogicalType(Kind.VARIANT)
 
 
 def _width(type: pa.DataType) -> int:

@@ -143,16 +143,21 @@ def _file_kind(metadata: pq.FileMetaData) -> _FileKind:
     return _FileKind(leaves, physical, writer.keeps_bytes_whole, places, ids)
 
 
+def _has_columns(group: Sequence[Chunk], physical: Sequence[str]) -> bool:
+    """True if a row group has columns of these physical types; that of an encrypted one may be unknown."""
+    return len(group) == len(physical) and all(
+        chunk.physical == type or (chunk.is_encrypted and not chunk.physical)
+        for chunk, type in zip(group, physical, strict=True)
+    )
+
+
 def _check(chunks: Chunks, physical: list[str]) -> None:
     """Rejects a footer that contradicts its schema, which could crash readers built on pyarrow."""
     row_count = chunks.row_count
     if row_count < 0 or sum(chunks.rows) != row_count or any(rows < 0 for rows in chunks.rows):
         raise ValueError(f"its footer says {row_count} rows, its row groups {sum(chunks.rows)}")
     for group in chunks.groups:
-        if len(group) != len(physical) or any(
-            chunk.physical != type and not (chunk.is_encrypted and not chunk.physical)
-            for chunk, type in zip(group, physical, strict=True)
-        ):
+        if not _has_columns(group, physical):
             raise ValueError("its row groups have other columns than its schema")
 
 

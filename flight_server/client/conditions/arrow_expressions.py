@@ -170,10 +170,14 @@ def _tree(call: _Call) -> Tree:
             return _if_else(*arguments)
         case "is_in":
             return _is_in(_column(arguments[0]), call.options[0])
+    return _comparison(call)
+
+
+def _comparison(call: _Call) -> Tree:
     op = _COMPARES.get(call.function)
     if op is None:
         raise ValueError(f"{call.function}() cannot be a filter; {_LANGUAGE}")
-    left, right = arguments
+    left, right = call.arguments
     if isinstance(left, pa.Scalar):
         left, right, op = right, left, FLIPPED[op]
     if not isinstance(right, pa.Scalar):

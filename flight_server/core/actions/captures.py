@@ -265,6 +265,14 @@ def _within(items: Sequence[CaptureItem], tables: Sequence[TableEntry], max_targ
     ]
 
 
+def _sketches(call: Call, item: CaptureItem, question: Question) -> list[Any]:
+    """The sketches of the kinds of statistics that a request is about."""
+    kinds = item.kinds or answer_budget.ROLES_OF
+    roles = {role for kind in kinds for role in answer_budget.ROLES_OF.get(kind, ())}
+    found = call.app.records.sketches((question.table_key, question.snapshot_id, question.spec.target))
+    return [sketch for sketch in found if sketch["role"] in roles]
+
+
 def _with_extras(call: Call, item: CaptureItem, question: Question, answer: Answer) -> dict[str, Any]:
     """The answer to a request, with what it asks for besides."""
     result: dict[str, Any] = {"outcome": answer.outcome, "detail": answer.detail, "record": answer.record}
@@ -273,9 +281,7 @@ def _with_extras(call: Call, item: CaptureItem, question: Question, answer: Answ
     app, spec = call.app, question.spec
     table = app.catalog.by_key(question.table_key)
     if "sketches" in item.extras:
-        roles = {role for kind in item.kinds or answer_budget.ROLES_OF for role in answer_budget.ROLES_OF.get(kind, ())}
-        found = app.records.sketches((question.table_key, question.snapshot_id, spec.target))
-        result["sketches"] = [sketch for sketch in found if sketch["role"] in roles]
+        result["sketches"] = _sketches(call, item, question)
     if "constraints" in item.extras:
         result["constraints"] = [_seen(each, table, call.principal) for each in app.catalog.constraints(table)]
     if "ticket" in item.extras:

@@ -41,6 +41,15 @@ class Authenticator:
         """A copy with one more token, in memory only, that has every scope: that of the server's own worker."""
         return replace(self, entries=(*self.entries, (_digest(token), Principal("internal", ALL_SCOPES, is_own=True))))
 
+    def _known(self, token: str) -> Principal | None:
+        """The principal of a listed token. Every entry is compared in constant time, so that timing reveals nothing
+        about the tokens."""
+        digest, found = _digest(token), None
+        for entry, principal in self.entries:
+            if hmac.compare_digest(entry, digest):
+                found = principal
+        return found
+
     def authenticate(self, bearer: str | None) -> Principal:
         """The principal of a header `authorization`: `Bearer` with a token, or `Basic` with it as password.
 
@@ -50,13 +59,8 @@ class Authenticator:
         if bearer is None and self.is_open:  # nothing to compare
             return ANONYMOUS
         token = token_of(bearer or "")
-        digest, found = _digest(token), None
-        # Every entry is compared in constant time, so that timing reveals nothing about the tokens.
-        for entry, principal in self.entries:
-            if hmac.compare_digest(entry, digest):
-                found = principal
-        if found:
-            return found
+        if known := self._known(token):
+            return known
         if self.is_open:
             return ANONYMOUS
         if not token:

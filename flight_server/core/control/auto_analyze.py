@@ -148,15 +148,19 @@ class AutoAnalyze:
             with contextlib.suppress(NotFound, InvalidArgument):  # its connector was dropped; its policy, as above
                 self.review(catalog, tables)
 
+    def _stored(self) -> dict[tuple[int, str], tuple[int | None, str]]:
+        """The last decision about each table and kind of target: its snapshot, and its text without figures."""
+        rows = self._database.rows(
+            "SELECT table_key, target_kind, arg_max_null(snapshot_id, decided_at), arg_max(detail, decided_at)"
+            " FROM capture_decisions WHERE engine_id = ? GROUP BY ALL",
+            ENGINE,
+        )
+        return {(key, kind): (of, detail.partition(" (")[0]) for key, kind, of, detail in rows}
+
     def _record(self, decided: Sequence[_Decided]) -> None:
         """Stores the decisions in one transaction, except those that repeat the last one."""
         if self._last is None:
-            rows = self._database.rows(
-                "SELECT table_key, target_kind, arg_max_null(snapshot_id, decided_at), arg_max(detail, decided_at)"
-                " FROM capture_decisions WHERE engine_id = ? GROUP BY ALL",
-                ENGINE,
-            )
-            self._last = {(key, kind): (of, detail.partition(" (")[0]) for key, kind, of, detail in rows}
+            self._last = self._stored()
         made, last = [], {}
         for one in decided:
             fresh = []

@@ -518,21 +518,24 @@ class JobQueue:
                 end.draft.close()
         answers = ["SUCCEEDED" if end.job.table is None else next(states) for end in ends]
         with self.lock:
-            for at, ((job, _, body), answer) in enumerate(zip(ends, answers, strict=True)):
-                job.is_ending = False
-                if isinstance(answer, StatflightError) and job.is_durable:
-                    continue
-                if isinstance(answer, ListingChanged) and job.attempts < MAX_TRIES:  # it is captured once more
-                    self._leases.end(job, by_worker=True)
-                    self._requeue([job])
-                    answers[at] = "WAITING"
-                    continue
-                reported = from_json(body["error"]) if body.get("error") else None
-                job.error = answer if isinstance(answer, StatflightError) else reported
-                job.result = body
-                self._release([job])
+            told = [self._ended(end.job, end.body, answer) for end, answer in zip(ends, answers, strict=True)]
             self.notify()
-        return answers
+        return told
+
+    def _ended(self, job: Job, body: Mapping[str, Any], answer: str | StatflightError) -> str | StatflightError:
+        """Ends the lease of a capture by the answer to its end, or queues it again; returns the worker's answer."""
+        job.is_ending = False
+        if isinstance(answer, StatflightError) and job.is_durable:
+            return answer
+        if isinstance(answer, ListingChanged) and job.attempts < MAX_TRIES:  # it is captured once more
+            self._leases.end(job, by_worker=True)
+            self._requeue([job])
+            return "WAITING"
+        reported = from_json(body["error"]) if body.get("error") else None
+        job.error = answer if isinstance(answer, StatflightError) else reported
+        job.result = body
+        self._release([job])
+        return answer
 
     def _release(self, jobs: Iterable[Job]) -> None:
         """Ends leases of jobs that are done, which wakes their callers."""

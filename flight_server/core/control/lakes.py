@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -269,11 +269,7 @@ class Lakes:
             ShuttingDown, Cancelled: The server shuts down, or the caller has left.
         """
         errors: dict[str, str] = {}
-        of_lakes: dict[str, dict[tuple[str, str], None]] = {}
-        for table in tables:
-            if table.format != EXTERNAL:
-                of_lakes.setdefault(table.table_catalog, {})[table.table_schema, table.table_name] = None
-        for catalog, names in of_lakes.items():
+        for catalog, names in _by_lake(tables).items():
             only = list(map(list, names))
             try:
                 config = self._begin(catalog)
@@ -587,6 +583,15 @@ def _lake(connection: Connection, catalog: str) -> tuple[str, str] | None:
     sql = "SELECT format, uri FROM connectors WHERE catalog = ? AND format <> ?"
     found: list[tuple[str, str]] = connection.execute(sql, [catalog, EXTERNAL]).fetchall()
     return found[0] if found else None
+
+
+def _by_lake(tables: Iterable[TableEntry]) -> dict[str, dict[tuple[str, str], None]]:
+    """Catalog → (schema, name) of its tables, each once, in order; without those of no lake."""
+    names: dict[str, dict[tuple[str, str], None]] = {}
+    for table in tables:
+        if table.format != EXTERNAL:
+            names.setdefault(table.table_catalog, {})[table.table_schema, table.table_name] = None
+    return names
 
 
 def _check_taken(connection: Connection, config: Mapping[str, Any], replace: bool) -> bool:

@@ -18,7 +18,7 @@ from flight_server.core.reads.scanner import Scanner
 from flight_server.core.reads.slice_cache import SliceKey
 from flight_server.core.reads.usage import Usage
 from store.model.catalog_entries import TableEntry
-from store.model.schemas import FLIGHTS
+from store.model.schemas import FLIGHTS, Flight
 
 log = logging.getLogger("statflight.server")
 
@@ -79,12 +79,17 @@ class Prewarmer:
         for tables in self._chunks(keys):
             began = time.monotonic()
             for flight in WARMED:
-                wanted = [table for table in tables if not cache.is_half_full or cache.has(_key(flight.name, table))]
-                for table, slice_ in self._scanner.current(flight, wanted):
-                    cache.put(_key(flight.name, table), slice_)
-                self._scanner.generations.warm(flight, wanted)
+                self._warm(flight, tables)
             if self._stopped.wait(time.monotonic() - began):
                 return
+
+    def _warm(self, flight: Flight, tables: Collection[TableEntry]) -> None:
+        """Prewarms a chunk of tables in one flight."""
+        cache = self._scanner.slices
+        wanted = [table for table in tables if not cache.is_half_full or cache.has(_key(flight.name, table))]
+        for table, slice_ in self._scanner.current(flight, wanted):
+            cache.put(_key(flight.name, table), slice_)
+        self._scanner.generations.warm(flight, wanted)
 
     def _chunks(self, keys: Collection[int] | None) -> Iterator[list[TableEntry]]:
         """Tables with rows, in chunks; if all tables are prewarmed, the most recently read first."""

@@ -121,10 +121,6 @@ class Queries:
         """The statement and its parameters; `unnamed` is SQL of other columns, without a join."""
         parameters = list(source.parameters)
         schema = request.flight.schema
-        chosen = ", ".join(f'{source.columns[name]} AS "{name}"' for name in request.names) or "1"
-        if request.rows:
-            texts = ", ".join(_text_sql(source.columns[name], schema.field(name).type) for name in request.names)
-            chosen = f"to_json([{texts}]::VARCHAR[])::VARCHAR AS row" if texts else "'[]' AS row"
         conditions = [source.where]
         if request.node is not None:
             condition, own = to_sql(request.node, schema, lambda name: source.columns[name])
@@ -137,7 +133,7 @@ class Queries:
         order = f" ORDER BY {source.order}" if ordered else ""
         limit = f" LIMIT {request.limit}" if request.limit is not None else ""
         rows = source.base if unnamed else source.sql
-        return f"SELECT {unnamed or chosen} FROM {rows} WHERE {where}{order}{limit}", parameters
+        return f"SELECT {unnamed or _chosen(request, source)} FROM {rows} WHERE {where}{order}{limit}", parameters
 
     def _few(self, cursor: Connection, request: ScanRequest, source: FlightSource, scope: ReadScope) -> pa.Table | None:
         """The rows of a query with a small limit, with table names and labels added in Arrow, because a join and SQL of
@@ -213,6 +209,15 @@ class _WithoutJoin(NamedTuple):
 
     values: str
     has_labels: bool
+
+
+def _chosen(request: ScanRequest, source: FlightSource) -> str:
+    """SQL of the columns of a request; of whole rows as JSON, if it asks for these."""
+    if not request.rows:
+        return ", ".join(f'{source.columns[name]} AS "{name}"' for name in request.names) or "1"
+    schema = request.flight.schema
+    texts = ", ".join(_text_sql(source.columns[name], schema.field(name).type) for name in request.names)
+    return f"to_json([{texts}]::VARCHAR[])::VARCHAR AS row" if texts else "'[]' AS row"
 
 
 def _without_join(request: ScanRequest, source: FlightSource, scope: ReadScope) -> _WithoutJoin | None:

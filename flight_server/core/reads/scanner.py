@@ -343,9 +343,7 @@ class Scanner:
         if not rows.num_rows:
             return
         batch = one_batch(rows)  # clustered by table, because a scoped read is ordered
-        names = [batch.column(name).dictionary_encode().indices.to_numpy() for name in NAMES]
-        changes = np.logical_or.reduce([codes[1:] != codes[:-1] for codes in names])
-        starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
+        starts = _starts(batch)
         for start, stop in zip(starts, [*starts[1:], batch.num_rows], strict=True):
             table = named[tuple(batch.column(name)[start].as_py() for name in NAMES)]
             yield table, Slice.of(batch.slice(start, stop - start), generations[table.table_key])
@@ -426,18 +424,29 @@ class Scanner:
         if scope.keys is not None:
             wanted = set(scope.keys)
             sizes = [(key, count) for key, count in sizes if key in wanted]
-        total = sum(count for _, count in sizes)
-        if not sizes or max(count for _, count in sizes) > 1.5 * total / request.partitions:  # one table has most rows
-            shares = [Part(None, None, residue, request.partitions) for residue in range(request.partitions)]
-        else:
-            bounds: list[int | None] = [None]
-            seen = 0
-            for key, count in sizes:
-                if seen >= total * len(bounds) / request.partitions:
-                    bounds.append(key)
-                seen += count
-            shares = [Part(low, high, 0, 1) for low, high in zip(bounds, [*bounds[1:], None], strict=True)]
-        return [replace(request, part=share) for share in shares]
+        return [replace(request, part=share) for share in _shares(sizes, request.partitions)]
+
+
+def _starts(batch: pa.RecordBatch) -> list[int]:
+    """The places at which the rows of another table begin, in rows clustered by table."""
+    names = [batch.column(name).dictionary_encode().indices.to_numpy() for name in NAMES]
+    changes = np.logical_or.reduce([codes[1:] != codes[:-1] for codes in names])
+    return [0, *(np.flatnonzero(changes) + 1).tolist()]
+
+
+def _shares(sizes: Sequence[tuple[int, int]], count: int) -> list[Part]:
+    """Parts of about as many rows, of tables with these numbers of stored rows: ranges of keys, or shares of each table
+    if one has most of the rows."""
+    total = sum(rows for _, rows in sizes)
+    if not sizes or max(rows for _, rows in sizes) > 1.5 * total / count:
+        return [Part(None, None, residue, count) for residue in range(count)]
+    bounds: list[int | None] = [None]
+    seen = 0
+    for key, rows in sizes:
+        if seen >= total * len(bounds) / count:
+            bounds.append(key)
+        seen += rows
+    return [Part(low, high, 0, 1) for low, high in zip(bounds, [*bounds[1:], None], strict=True)]
 
 
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # end-of-stream marker of Arrow IPC

@@ -135,25 +135,36 @@ def capture_items(body: CaptureBody | ResolveBody) -> tuple[CaptureItem, ...]:
     return tuple(_item(item, f"requests[{at}]", body.engine) for at, item in enumerate(body.requests))
 
 
-def _item(item: CaptureRequest, where: str, engine: Engine | None) -> CaptureItem:
+def _check_table(item: CaptureRequest, where: str) -> None:
+    """Refuses a request that names no table, or names it twice."""
     if item.table_id is not None and item.table is not None:
         expected = "the id of a table, instead of its name"
         raise InvalidField(f"{where}.table_id", "is not a table", expected=expected, actual=item.table_id)
     if item.table_id is None and item.table is None:
         raise InvalidField(f"{where}.table", "is missing", expected="catalog.schema.table", actual=None)
-    spec, extras, condition = item.spec(where, engine), frozenset[str](), None
+
+
+def _extras(item: ResolveRequest, spec: CaptureSpec, where: str) -> frozenset[str]:
+    """The names of what a request asks for besides its record."""
+    extras = frozenset(name for name in ("sketches", "constraints", "ticket") if getattr(item, name))
+    if spec.partitions:  # statistics of partitions are those of their files
+        expected = "a target; stats.file_columns has what was captured of partitions"
+        raise InvalidField(f"{where}.partitions", "are for capture", expected=expected, actual=Words("resolve"))
+    if "sketches" in extras and spec.target.kind is TargetKind.FILE:
+        expected = "another target; stats.sketches has those of files"
+        raise InvalidField(f"{where}.sketches", "are not of files", expected=expected, actual=spec.target.kind)
+    if item.where is not None and spec.target.kind not in (TargetKind.TABLE, TargetKind.COLUMN):
+        expected = "a target TABLE or COLUMN"
+        raise InvalidField(f"{where}.where", "is of tables and columns", expected=expected, actual=spec.target.kind)
+    return extras
+
+
+def _item(item: CaptureRequest, where: str, engine: Engine | None) -> CaptureItem:
+    _check_table(item, where)
+    spec = item.spec(where, engine)
+    extras, condition = frozenset[str](), None
     if isinstance(item, ResolveRequest):
-        extras = frozenset(name for name in ("sketches", "constraints", "ticket") if getattr(item, name))
-        if spec.partitions:  # statistics of partitions are those of their files
-            expected = "a target; stats.file_columns has what was captured of partitions"
-            raise InvalidField(f"{where}.partitions", "are for capture", expected=expected, actual=Words("resolve"))
-        if "sketches" in extras and spec.target.kind is TargetKind.FILE:
-            expected = "another target; stats.sketches has those of files"
-            raise InvalidField(f"{where}.sketches", "are not of files", expected=expected, actual=spec.target.kind)
-        condition = item.where
-        if condition is not None and spec.target.kind not in (TargetKind.TABLE, TargetKind.COLUMN):
-            expected = "a target TABLE or COLUMN"
-            raise InvalidField(f"{where}.where", "is of tables and columns", expected=expected, actual=spec.target.kind)
+        extras, condition = _extras(item, spec, where), item.where
     return CaptureItem(item.table, item.table_id, item.snapshot, item.mode, spec, item.kinds or (), extras, condition)
 
 

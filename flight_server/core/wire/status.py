@@ -37,6 +37,27 @@ to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 """JSON text of a value in the results of actions."""
 
 
+def _told(error: StatflightError, correlation_id: str) -> BaseException:
+    """The exception for an error whose message is for the caller."""
+    status, code = error.status, error.code
+    if isinstance(error, UpstreamError) and not error.retryable:  # UNAVAILABLE would tell clients to try again
+        status, code = "INVALID_ARGUMENT", PERMANENT if code == UpstreamError.code else code
+    message = _bounded(f"[{code}] {error}")
+    if plain := _ARROW_ERRORS.get(status):
+        return plain(message)
+    extra = {
+        "code": code,
+        "params": error.params,
+        "hint": error.hint,
+        "retryable": error.retryable,
+        "correlation_id": correlation_id,
+    }
+    told = json.dumps(extra, default=str).encode()
+    if len(told) > MESSAGE_BYTES:
+        told = json.dumps(extra | {"params": {}, "hint": ""}).encode()
+    return _FLIGHT_ERRORS[status](message, told)
+
+
 def to_flight(error: BaseException, correlation_id: str, *, has_stream: bool = True) -> BaseException:
     """The exception to raise in a Flight method for an error; unexpected errors are logged and hidden.
 
@@ -47,23 +68,7 @@ def to_flight(error: BaseException, correlation_id: str, *, has_stream: bool = T
     if isinstance(error, MemoryError):  # Arrow's too
         error = ResourceExhausted("the server has no memory left for this", hint="ask for less, or try again later")
     if isinstance(error, StatflightError):
-        status, code = error.status, error.code
-        if isinstance(error, UpstreamError) and not error.retryable:  # UNAVAILABLE would tell clients to try again
-            status, code = "INVALID_ARGUMENT", PERMANENT if code == UpstreamError.code else code
-        message = _bounded(f"[{code}] {error}")
-        if plain := _ARROW_ERRORS.get(status):
-            return plain(message)
-        extra = {
-            "code": code,
-            "params": error.params,
-            "hint": error.hint,
-            "retryable": error.retryable,
-            "correlation_id": correlation_id,
-        }
-        told = json.dumps(extra, default=str).encode()
-        if len(told) > MESSAGE_BYTES:
-            told = json.dumps(extra | {"params": {}, "hint": ""}).encode()
-        return _FLIGHT_ERRORS[status](message, told)
+        return _told(error, correlation_id)
     if isinstance(error, flight.FlightCancelledError | flight.FlightTimedOutError):
         return error
     if has_stream and isinstance(error, pa.ArrowInvalid):  # raised by Arrow for a caller's stream

@@ -124,14 +124,17 @@ def datahub(profile: Profile, now: datetime) -> dict[str, Any]:
     }
 
 
+def _datahub_histogram(buckets: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    if not buckets or any(bucket["lower"] is None for bucket in buckets):
+        return None
+    edges = [buckets[0]["lower"], *(bucket["upper"] for bucket in buckets)]
+    return {"boundaries": edges, "heights": [bucket["row_count"] for bucket in buckets]}
+
+
 def _datahub_field(profile: Profile, column: Mapping[str, Any]) -> dict[str, Any]:
     name, id, rows = column["column_name"], column["column_id"], column["row_count"]
     quantiles, buckets = profile.quantiles.get(id, {}), profile.histograms.get(id, ())
     distinct, nulls = _distinct(column), column["null_count"]
-    histogram = None
-    if buckets and all(bucket["lower"] is not None for bucket in buckets):
-        edges = [buckets[0]["lower"], *(bucket["upper"] for bucket in buckets)]
-        histogram = {"boundaries": edges, "heights": [bucket["row_count"] for bucket in buckets]}
     return _known(
         {
             "fieldPath": name,
@@ -148,7 +151,7 @@ def _datahub_field(profile: Profile, column: Mapping[str, Any]) -> dict[str, Any
                 {"quantile": f"{q:g}", "value": text} for q, text in sorted(quantiles.items()) if text is not None
             ]
             or None,
-            "histogram": histogram,
+            "histogram": _datahub_histogram(buckets),
             "distinctValueFrequencies": [
                 {"value": value["value"], "frequency": value["count"]} for value in profile.common.get(id, ())
             ]

@@ -41,12 +41,19 @@ class _Untranslatable(Exception):
     """A condition that has no predicate tree."""
 
 
+def _is_sayable(field: pa.Field, op: str, literals: Sequence[exp.Expression]) -> bool:
+    """True if a predicate says the comparison: an empty list is none, and only a truth value is a condition itself."""
+    if op == "IN":
+        return bool(literals)
+    return bool(op) or pa.types.is_boolean(field.type)
+
+
 def tree_of(condition: exp.Expression, column: Column) -> Node | None:
     """The predicate tree that selects the same rows as a condition; None if it has none."""
 
     def leaf(node: exp.Expression, op: str, literals: Sequence[exp.Expression]) -> dict[str, Any]:
         field = column(node) if isinstance(node, exp.Column) else None
-        if field is None or (op == "IN" and not literals) or not (op or pa.types.is_boolean(field.type)):
+        if field is None or not _is_sayable(field, op, literals):
             raise _Untranslatable
         values: list[Any] = [_value(literal, field) for literal in literals] if op else [True]
         as_text = bool(literals) and field.name in BOUNDS  # bounds are VARCHAR in SQL
