@@ -111,6 +111,14 @@ def test_an_address_of_another_kind_is_refused(run, address, why):
     assert (status, out) == (2, "") and why in err
 
 
+def test_a_misspelt_file_is_told_of_where_no_server_answers(run, tmp_path, monkeypatch):
+    (tmp_path / "x.parquet").touch()
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run("show", "x.parquett", "--server", "grpc://127.0.0.1:9")
+    assert (status, out) == (1, "") and "no server" in err and "did you mean ./x.parquet?" in err
+    assert "./x" not in run("show", "lake.sales.orders", "--server", "grpc://127.0.0.1:9")[2]
+
+
 def test_an_address_needs_no_scheme(server, run):
     assert run("ls", "--server", server.uri.removeprefix("grpc://"))[0] == 0
 

@@ -170,8 +170,11 @@ def reach(
     if not paths:
         if db is not None:
             misuse(f"--db keeps captures of paths, and {targets[0]} is a name; a server keeps those of names")
-        with connect(connection) as client:
-            yield Reached(client, list(targets))
+        try:
+            with connect(connection) as client:
+                yield Reached(client, list(targets))
+        except CommandError as error:
+            raise CommandError(f"{error}{_near_files(targets)}") from None
         return
     if len(paths) < len(targets):
         named = next(target for target in targets if target not in paths)
@@ -181,6 +184,13 @@ def reach(
             note(f"{path}: the one in this directory; a table of a server goes by its full name")
     with _captured(paths, wanted, db, needs) as reached:
         yield reached
+
+
+def _near_files(targets: Sequence[str]) -> str:
+    """A remark on files in this directory that names may be misspelt names of; empty if there are none."""
+    here = [entry.name for entry in Path().iterdir()] if any("." in target for target in targets) else []
+    near = [name for target in targets for name in difflib.get_close_matches(target, here, 1, 0.8)]
+    return f"\nif a file is meant: there is none of that name here; did you mean ./{near[0]}?" if near else ""
 
 
 @contextmanager
