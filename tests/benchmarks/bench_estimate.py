@@ -44,8 +44,8 @@ CONDITIONS = (
     "a BETWEEN 100000 AND 400000 AND c IS NOT NULL",
 )
 
-TABLES, SNAPSHOTS, SMALL_FILES = 3_000, 3, 10
-ASKED = 2_000
+TABLES, SNAPSHOTS, SMALL_FILES = 1_000, 3, 4
+ASKED = 600
 
 
 def milliseconds(call: Callable[[], Any]) -> float:
