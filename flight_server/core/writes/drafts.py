@@ -150,9 +150,24 @@ class Draft:
             self._is_large = True
             self._stage(store, family, SegmentListing)
 
-    def _stage_rest(self, store: DuckDBStatsStore) -> None:
+    def _listed_rows(self, store: DuckDBStatsStore) -> int:
+        """Rows of files that the database has of the tables of this draft, without a query under the lock."""
+        with self._lock:
+            if store.database.segments.cells is None or self._merged is not None:
+                return 0
+            parts = [part for put in self._few for part in _by_kind(put)]
+            kept = [part.rows for part in parts if family_of(part) in BY_SPAN]
+            kept += [first for family in BY_SPAN if (first := self._first_kept(family)) is not None]
+            keys = {key for rows in kept for key in store.keys_of(rows)}
+        return store.listed_rows(keys) if keys else 0
+
+    def _stage_rest(self, store: DuckDBStatsStore, listed_rows: int) -> None:
         """Begins the listings of the families whose rows were kept: as segments if they are many, or others of the
-        table lie there."""
+        table lie there.
+
+        Args:
+            listed_rows: Rows of files that the database has of their tables.
+        """
         segments = store.database.segments
         parts = [part for put in self._few for part in _by_kind(put)]
         few = {family: [part for part in parts if family_of(part) == family] for family in BY_SPAN}
@@ -160,7 +175,7 @@ class Draft:
         keys = {key for first in firsts.values() if first is not None for key in store.keys_of(first)}
         cells = self._cells + sum(part.rows.num_rows for each in few.values() for part in each)
         if segments.cells is not None and cells:
-            self._is_large = cells > segments.cells or cells + store.listed_rows(keys) > segments.cells
+            self._is_large = cells + listed_rows > segments.cells
         if not (self._is_large or segments.may_have(keys)):
             self._read_all(store)
         for family, first in firsts.items():
@@ -231,9 +246,10 @@ class Draft:
         Raises:
             StatflightError: The database refuses rows; nothing is stored.
         """
+        listed_rows = 0 if self._store is None else self._listed_rows(self._store)
         with self._lock:
             if self._store is not None and self._merged is None:
-                self._stage_rest(self._store)
+                self._stage_rest(self._store, listed_rows)
             if self.staged:
                 few, self._few = self._few, []
                 for put in sorted(few, key=lambda put: put.mode is PutMode.FILL):

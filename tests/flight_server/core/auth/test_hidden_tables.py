@@ -51,6 +51,7 @@ def app():
 
 
 ACTION_BODIES: dict[str, list[dict[str, Any]]] = {
+    "changed": [{"tables": ["@"]}, {"tables": ["lake.seen.t", "@"]}],
     "capture": [
         {"requests": [{"table": "@"}]},
         {"requests": [{"table": "@", "mode": "ASYNC"}]},
@@ -89,7 +90,7 @@ ACTION_BODIES: dict[str, list[dict[str, Any]]] = {
 OTHERS = {
     "health", "backup", "register_connector", "validate_connector", "drop_connector", "discover", "get_job",
     "cancel_job", "wait_job", "lease_job", "renew_lease", "finish_job", "finish_jobs", "return_leases",
-    "declare_listing", "segment_place", "add_segment",
+    "declare_listing", "segment_place", "add_segment", "note_costs",
 }  # fmt: skip
 STATEMENTS = [
     "ANALYZE @",
