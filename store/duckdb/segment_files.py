@@ -181,13 +181,13 @@ class SegmentFiles:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w+b") as file:
-                write_parquet(rows, file)
+                columns = write_parquet(rows, file)
                 file.flush()
                 os.fsync(file.fileno())
                 size = file.tell()
                 file.seek(0)
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-                self._known[name] = _signature(os.fstat(file.fileno())), digest, frozenset(rows.column_names)
+                self._known[name] = _signature(os.fstat(file.fileno())), digest, columns
         except OSError as error:
             self.discard([name])
             raise ResourceExhausted(f"a segment cannot be written: {error.strerror}") from None
@@ -278,9 +278,13 @@ class SegmentFiles:
         return len(doomed)
 
 
-def write_parquet(rows: pa.Table, file: object) -> None:
+def write_parquet(rows: pa.Table, file: object) -> frozenset[str]:
     """Writes rows as a segment: zstd, with the statistics by which readers skip row groups. As a rule a row group has
-    the rows of one column. Columns without values are left out."""
+    the rows of one column. Columns without values are left out.
+
+    Returns:
+        The names of the columns that are in the file.
+    """
     rows = rows.select([name for name in rows.column_names if rows[name].null_count < rows.num_rows])
     group_rows, is_of_columns = _MOST_GROUP_ROWS, True
     if "column_id" in rows.column_names:
@@ -299,6 +303,7 @@ def write_parquet(rows: pa.Table, file: object) -> None:
         data_page_size=_PAGE_BYTES,
         store_schema=False,
     )
+    return frozenset(rows.column_names)
 
 
 def _columns(path: Path, name: str) -> frozenset[str]:

@@ -29,7 +29,8 @@ START_SECONDS: Final = 2.0  # over which the first rounds are spread
 PATIENCE_SECONDS: Final = 300.0  # without progress, until a look is abandoned
 LISTED_SECONDS: Final = 2.0  # for which the list of lakes and paces is kept
 BATCH: Final = 500  # most tables of one job
-SHORT_SECONDS: Final = 10.0  # up to which an interval leaves no time to spread rounds, and a round starts at its half
+SHORT_SECONDS: Final = 10.0  # up to which an interval leaves no time to spread rounds
+SHORT_EARLY: Final = 0.7  # share of such an interval after which a round starts
 LATELY_SECONDS: Final = 86_400.0  # for which a table that was read or changed is looked at sooner than others
 SOONER: Final = 4.0  # how much more often, where a budget makes looks rare
 _TICK_SECONDS: Final = 0.25  # between looks whether running jobs are done, at most
@@ -181,7 +182,7 @@ class Watch:
     def _begin(self, catalog: str, lake: _Lake, pace: Pace, now: float) -> None:
         """Starts the looks that are due, and says when the next are."""
         spread = random.uniform(0.0, JITTER / 2)  # noqa: S311  no secret
-        early = 1.0 - JITTER + spread if pace.seconds > SHORT_SECONDS else 0.5
+        early = 1.0 - JITTER + spread if pace.seconds > SHORT_SECONDS else SHORT_EARLY
         lake.due_at, lake.listed = now + pace.seconds * early, None
         tables, since = sorted(self._inspector.watched(catalog), key=_last_used, reverse=True), self._now()
         recent = [since - (table.used_at or 0.0) < LATELY_SECONDS for table in tables]

@@ -43,6 +43,13 @@ def test_changed_file_is_refused_by_its_name(files, change, reason):
         files.check(written.name, written.digest)
 
 
+def test_columns_without_values_are_not_told_of_a_file_just_written(files):
+    written = files.write(ROWS.append_column("mean", pa.nulls(ROWS.num_rows, pa.float64())))
+    known = files.check(written.name, written.digest)
+    assert "mean" not in known
+    assert known == SegmentFiles(files.directory).check(written.name, written.digest)
+
+
 def test_directory_belongs_to_one_database(files):
     files.prepare()
     files.claim("one")
