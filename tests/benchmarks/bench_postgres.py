@@ -32,7 +32,8 @@ def test_put_costs_about_two_into_a_file_and_is_seen_soon(postgres, tmp_path):  
     database = Database(tmp_path / "alone.duckdb")
     alone = DuckDBStatsStore(database, Catalog(database))
     (ours, member), (theirs, other) = (join(address, tmp_path / f"{name}.duckdb") for name in ("ours", "theirs"))
-    shared, follower = DuckDBStatsStore(ours, Catalog(ours)), DuckDBStatsStore(theirs, Catalog(theirs))
+    shared = DuckDBStatsStore(ours, Catalog(ours), role=member)
+    follower = DuckDBStatsStore(theirs, Catalog(theirs), role=other)
     assert follower.tables() == []
     for each in (member, other):
         each.start()

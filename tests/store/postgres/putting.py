@@ -30,7 +30,7 @@ def found(database: Database) -> Iterator[str]:
 def run(address: str, cache: str, first: int, step: int) -> None:
     """Puts the snapshots `first`, `first + step`, …"""
     database, member = join(address, cache)
-    store = DuckDBStatsStore(database, Catalog(database))
+    store = DuckDBStatsStore(database, Catalog(database), role=member)
     member.start()
     for line in found(database):
         print(line, flush=True)

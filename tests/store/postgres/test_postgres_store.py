@@ -49,7 +49,7 @@ def join(postgres, tmp_path):  # noqa: F811
     def joined(address: str, name: str | None = None) -> Any:
         database, member = postgres_store.join(address, tmp_path / (name or f"{next(numbers)}.duckdb"))
         opened.append((database, member))
-        store = DuckDBStatsStore(database, Catalog(database))
+        store = DuckDBStatsStore(database, Catalog(database), role=member)
         member.start()
         return store, member
 
