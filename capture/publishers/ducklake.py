@@ -30,6 +30,7 @@ from capture.publishers.ducklake_types import Column, bound_text, columns_of, na
 from capture.publishers.spi import Draft, HomeStatistics, Labels, LostRace, Publisher
 from store.model.errors import Conflict, InvalidArgument, InvalidField, UpstreamError
 from store.model.freshness import PRUNING
+from store.model.names import quote
 from store.model.statistics import SIDES
 
 VERSIONS: Final = ("1.0",)
@@ -116,11 +117,11 @@ class DuckLakePublisher(Publisher):
                 "SELECT snapshot_id + 1, schema_version + 1, next_catalog_id, next_file_id FROM ducklake_snapshot"
                 " ORDER BY snapshot_id DESC LIMIT 1"
             ).fetchall()
-            changes = [f"created_table:{_quoted(self.place[0])}.{_quoted(self.place[1])}"]
+            changes = [f"created_table:{quote(self.place[0])}.{quote(self.place[1])}"]
             schema = self._schema_id(catalog)
             if schema is None:
                 schema, table = table, table + 1
-                changes.insert(0, f"created_schema:{_quoted(self.place[0])}")
+                changes.insert(0, f"created_schema:{quote(self.place[0])}")
                 _insert(
                     catalog,
                     "ducklake_schema",
@@ -463,7 +464,3 @@ def _digest(content: Mapping[str, Any]) -> str:
     for name in ("files", "statistics"):
         digest.update(json.dumps(content[name].to_pydict()).encode())
     return digest.hexdigest()
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

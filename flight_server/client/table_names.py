@@ -48,14 +48,15 @@ def join_name(catalog: str, schema: str, table: str) -> str:
     """The full name of a table, with quotes where needed; the inverse of `split_name`. A schema with dots is not
     quoted."""
     plain = all(part and '"' not in part for part in schema.split("."))
-    return ".".join([_quoted(catalog), schema if plain else _quote(schema), _quoted(table)])
+    return ".".join([_quoted(catalog), schema if plain else quote(schema), _quoted(table)])
 
 
 def _quoted(part: str) -> str:
-    return part if part and part == part.strip() and not set('."') & set(part) else _quote(part)
+    return part if part and part == part.strip() and not set('."') & set(part) else quote(part)
 
 
-def _quote(part: str) -> str:
+def quote(part: str) -> str:
+    """A part of a name in quotes."""
     return '"' + part.replace('"', '""') + '"'
 
 

@@ -14,7 +14,6 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from flight_server.client.table_names import join_name, name_parts, split_name
 from flight_server.core.views.numbers import number
 from flight_server.core.views.reader import Reader, equal, read_table
 from flight_server.core.views.table_summary import Row
@@ -23,6 +22,7 @@ from flight_server.insight.found import Found
 from flight_server.insight.rules import SELECT, Rule, parse
 from store.model.errors import InvalidArgument
 from store.model.logical_types import Kind
+from store.model.names import join_name, name_parts, split_name
 from store.model.sketches import is_partial, read_theta
 
 Z: Final = 5.0  # standard errors: a share beyond is impossible

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
+_PART: Final = re.compile(r'"((?:[^"]|"")+)"(?=\.|$)|([^."]+)(?=\.|$)')
 _QUOTED: Final = re.compile(r'"(?:[^"]|"")*"')
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # the OID namespace of RFC 4122
@@ -26,17 +27,26 @@ def split_name(name: str) -> tuple[str, str, str]:
     return _split_cached(name) if len(name) <= 200 else _split(name)
 
 
-def _split(name: str) -> tuple[str, str, str]:
-    parts = []
+def name_parts(name: str) -> list[str]:
+    """The parts of a name between its dots, without their quotes.
+
+    Raises:
+        ValueError: The name is malformed.
+    """
+    parts: list[str] = []
     rest = name.strip()
     while True:
-        match = re.match(r'"((?:[^"]|"")+)"(?=\.|$)|([^."]+)(?=\.|$)', rest)
+        match = _PART.match(rest)
         if match is None:
             raise ValueError(f"not a table name: {name!r}; expected catalog.schema.table")
         parts.append(match[1].replace('""', '"') if match[1] is not None else match[2])
         if match.end() == len(rest):
-            break
+            return parts
         rest = rest[match.end() + 1 :]
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    parts = name_parts(name)
     if len(parts) < 3:
         raise ValueError(f"not a full table name: {name!r}; expected catalog.schema.table")
     return parts[0], ".".join(parts[1:-1]), parts[-1]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.client.lake_readers import CannotRead, KeptFiles, plain
+from flight_server.client.table_names import quote
 
 _WHY: Final = "pyiceberg does not apply equality deletes"
 _BATCH: Final = 100_000  # rows
@@ -58,7 +59,7 @@ class DuckDBReader:
             f"FROM iceberg_scan({_text(metadata_location)}, snapshot_from_id = {int(kept.snapshot_id)})"
             f" WHERE regexp_replace(filename, '^(file:(//)?|[a-z0-9+]+://)', '') IN ({paths or 'NULL'})"
         )
-        names = ", ".join(map(_name, kept.names))
+        names = ", ".join(map(quote, kept.names))
         self.schema: pa.Schema = self._read(f"SELECT {names} {self._rows} LIMIT 0").schema
 
     def check(self) -> None:
@@ -76,16 +77,12 @@ class DuckDBReader:
 
     def batches(self, columns: Sequence[str], filter: pc.Expression | None) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """Reads columns of all live rows; see `LakeReader`."""
-        yield from self._read(f"SELECT {', '.join(map(_name, columns))} {self._rows}")
+        yield from self._read(f"SELECT {', '.join(map(quote, columns))} {self._rows}")
 
     def _read(self, statement: str) -> pa.RecordBatchReader:
         rows = self._connection.cursor().sql(statement)
         found: pa.RecordBatchReader = rows.to_arrow_reader(_BATCH)
         return found
-
-
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _text(value: str) -> str:

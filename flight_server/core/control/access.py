@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
-from flight_server.client.table_names import name_parts
 from flight_server.core.auth.principal import Principal
 from store.catalog.catalog import Catalog
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, NotFound, PermissionDenied, nearest
-from store.model.names import readings
+from store.model.names import name_parts, readings
 
 MOST_NAMED: Final = 5  # tables that the message about an ambiguous name lists
 
