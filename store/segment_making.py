@@ -20,16 +20,9 @@ from store.history import validation
 from store.history.target_bits import TargetBits
 from store.model import target_ids
 from store.model.names import join_name
-from store.model.puts import IDENTITY, Put, PutMode, once
+from store.model.puts import FAMILY_OF, IDENTITY, Put, PutMode, once
 from store.model.schemas import FLIGHTS
 from store.segment_listings import in_order
-
-FAMILY_OF: Final = {
-    "stats.files": "stats.files",
-    "stats.file_columns": "stats.file_columns",
-    "stats.sketches": "file_sketches",
-}
-"""Flight → the family that its rows of files are of."""
 
 _PLACE: Final = ("table_catalog", "table_schema", "table_name", "table_id")
 

@@ -35,11 +35,21 @@ from store.history.staged import Staged
 from store.history.target_bits import TargetBits
 from store.model.errors import StatflightError
 from store.model.names import join_name
-from store.model.puts import IDENTITY, Counts, Listing, Put, PutMode, is_constant, one_place, two_rows
+from store.model.puts import (
+    FAMILY_OF,
+    IDENTITY,
+    MANY_ROWS,
+    Counts,
+    Listing,
+    Put,
+    PutMode,
+    is_constant,
+    one_place,
+    two_rows,
+)
 
 log = logging.getLogger("statflight.store")
 
-MANY_ROWS: Final = 122_880  # of one table and family; fewer are stored by one transaction
 _PIECE_ROWS: Final = MANY_ROWS  # a row group of DuckDB, which it writes to the file at once instead of to its log
 _PIECE_BYTES: Final = 64 << 20
 _NEAR_ROWS: Final = _PIECE_ROWS  # row ids around the last ones where the next piece's rows are looked for first
@@ -374,8 +384,8 @@ class StagedListing:
 def family_of(put: Put) -> str | None:
     """The family of a put whose rows are all about files and have an identity, else None."""
     sketches = put.flight == "stats.sketches"
-    family = "file_sketches" if sketches else put.flight
-    if family not in BY_SPAN or (sketches and not pc.all(pc.equal(put.rows["target_kind"], "FILE")).as_py()):
+    family = FAMILY_OF.get(put.flight)
+    if family is None or (sketches and not pc.all(pc.equal(put.rows["target_kind"], "FILE")).as_py()):
         return None
     needed = [name for name in IDENTITY[family] if not sketches or name == "storage_id"]
     given = (name in put.rows.column_names and not put.rows[name].null_count for name in needed)

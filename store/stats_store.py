@@ -42,10 +42,22 @@ from store.history.span_merge import SpanMerge, drop_orphaned_sketches, waves
 from store.model.catalog_entries import EXTERNAL, Place, TableEntry
 from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
-from store.model.puts import FLIGHT_OF, Codes, Counts, Listing, Put, PutMode, codes, digest, one_place, snapshots_of
+from store.model.puts import (
+    FLIGHT_OF,
+    MANY_ROWS,
+    Codes,
+    Counts,
+    Listing,
+    Put,
+    PutMode,
+    codes,
+    digest,
+    one_place,
+    snapshots_of,
+)
 from store.model.targets import Target, TargetKind
 from store.role import Role
-from store.staged_listings import MANY_ROWS, StagedListing, family_of, place_of, unstage_all
+from store.staged_listings import StagedListing, family_of, place_of, unstage_all
 from store.stores import Meta, Page, Records, StatsStore
 
 __all__ = ["Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode"]

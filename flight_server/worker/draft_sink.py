@@ -96,7 +96,7 @@ class DraftSink(Sink):
         self.server, self.keeper, self.has_statistics, self._turns = server, keeper, has_statistics, turns or Turns()
         self._together = together or StoredTogether(server, (), self._turns)
         self._files = FileRows(self._act, self._send, keeper.lease, self._turns)
-        self._held: dict[tuple[str, bool, bool, bool], list[pa.Table]] = {}  # flight, extra, whole, checked
+        self._held: dict[Kind, list[pa.Table]] = {}
         self.listings: list[dict[str, Any]] = []
         self._bytes = 0
 
@@ -105,19 +105,20 @@ class DraftSink(Sink):
     ) -> None:
         """Takes rows; beyond INLINE_BYTES they are sent to the server at once."""
         self.keeper.touched = time.monotonic()
-        if self._files.take(Kind(flight, extra, whole, checked), rows):
+        kind = Kind(flight, extra, whole, checked)
+        if self._files.take(kind, rows):
             return
         if rows.num_rows or whole:
-            self._held.setdefault((flight, extra, whole, checked), []).append(rows)
+            self._held.setdefault(kind, []).append(rows)
             self._bytes += int(rows.get_total_buffer_size())
             if self._bytes > INLINE_BYTES:
                 self._flush()
 
     def _flush(self) -> None:
         held, self._held, self._bytes = self._held, {}, 0
-        for key, parts in held.items():
+        for kind, parts in held.items():
             with self._turns.handed_over():
-                self._send(Kind(*key), pa.concat_tables(parts, promote_options="default").combine_chunks())
+                self._send(kind, pa.concat_tables(parts, promote_options="default").combine_chunks())
 
     def _send(self, kind: Kind, rows: pa.Table) -> None:
         """Puts rows under the lease."""
@@ -155,14 +156,14 @@ class DraftSink(Sink):
     def held(self) -> list[Held]:
         """The rows to send with the outcome; extra ones only of targets that were not requested. The others are sent
         before."""
-        for key, parts in self._files.finish():
-            self._held.setdefault((key.flight, key.extra, key.whole, key.checked), []).extend(parts)
+        for kind, parts in self._files.finish():
+            self._held.setdefault(kind, []).extend(parts)
             self._bytes += sum(int(part.get_total_buffer_size()) for part in parts)
         if self._bytes > INLINE_BYTES:
             self._flush()
         held = [
-            Held(flight, extra, whole, pa.concat_tables(parts, promote_options="default"), checked)
-            for (flight, extra, whole, checked), parts in self._held.items()
+            Held(kind.flight, kind.extra, kind.whole, pa.concat_tables(parts, promote_options="default"), kind.checked)
+            for kind, parts in self._held.items()
         ]
         for at, each in enumerate(held):
             for other in held if each.extra and each.flight in _OF_COLUMNS else ():

@@ -19,14 +19,9 @@ import pyarrow.compute as pc
 from flight_server.worker.lease_keeper import ACTION_SECONDS
 from flight_server.worker.turns import Turns
 from store.model.errors import StatflightError, first_line
+from store.model.puts import FAMILY_OF, MANY_ROWS
 
 log = logging.getLogger("statflight.worker")
-
-FLIGHTS: Final = ("stats.files", "stats.file_columns", "stats.sketches")
-"""Flights that may have many rows of files."""
-
-MANY_ROWS: Final = 122_880
-"""Rows of files of one capture up to which they are put."""
 
 PIECE_ROWS: Final = 1 << 18
 _PIECE_BYTES: Final = 128 << 20
@@ -77,7 +72,7 @@ class FileRows:
         Raises:
             StatflightError: Rows that were taken before cannot be handed over.
         """
-        if self.least_rows is None or kind.flight not in FLIGHTS or not rows.num_rows:
+        if self.least_rows is None or kind.flight not in FAMILY_OF or not rows.num_rows:
             return False
         if kind.flight == "stats.sketches" and not pc.all(pc.equal(rows["target_kind"], "FILE")).as_py():
             return False

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,16 @@ IDENTITY = {name: flight.identity for name, flight in FLIGHTS.items() if flight.
     "stats.sketches": ("storage_id", "role"),  # of one column at most
     "file_sketches": ("storage_id", "column_id", "role"),
 }
+FAMILY_OF: Final = {
+    "stats.files": "stats.files",
+    "stats.file_columns": "stats.file_columns",
+    "stats.sketches": "file_sketches",
+}
+"""Flight → the family that its rows of files are of."""
+
+MANY_ROWS: Final = 122_880
+"""Rows of one table and family that are stored in pieces; fewer are stored by one transaction."""
+
 # Kind → its flight, in the order of storage ids: column-…, composite-…, expression-…, file-…, table.
 FLIGHT_OF = {
     TargetKind.COLUMN: "stats.columns",

@@ -16,7 +16,7 @@ from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
 from store.duckdb.database import Database
 from store.invariants import check_file
-from store.staged_listings import MANY_ROWS
+from store.model.puts import MANY_ROWS
 from store.stats_store import DuckDBStatsStore
 from tests.flight_server.live_server import serving
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,10 +18,10 @@ from store.history.file_spans import end_staged
 from store.history.presence import STAGED
 from store.model.catalog_entries import TableEntry
 from store.model.errors import Cancelled
-from store.model.puts import Listing
+from store.model.puts import FAMILY_OF, MANY_ROWS, Listing
 from store.segment_listings import SegmentListing
-from store.segment_making import FAMILY_OF, HandedOver
-from store.staged_listings import MANY_ROWS, StagedListing, family_of
+from store.segment_making import HandedOver
+from store.staged_listings import StagedListing, family_of
 from store.stats_store import DuckDBStatsStore, Put, PutMode
 
 
@@ -82,10 +82,11 @@ class Draft:
         put = Put(put.flight, put.rows, PutMode.REPLACE_SNAPSHOT if whole else put.mode)
         with self._lock:
             self.sizes.append((put.flight, put.rows.num_rows, put.rows.get_total_buffer_size()))
+            parts = _by_kind(put)
             if few:
-                self._few.append(put)
+                self._few += parts
                 return
-            for part in _by_kind(put):
+            for part in parts:
                 self._add(part)
 
     def _add(self, put: Put) -> None:
@@ -155,10 +156,7 @@ class Draft:
         with self._lock:
             if store.database.segments.cells is None or self._merged is not None:
                 return 0
-            parts = [part for put in self._few for part in _by_kind(put)]
-            kept = [part.rows for part in parts if family_of(part) in BY_SPAN]
-            kept += [first for family in BY_SPAN if (first := self._first_kept(family)) is not None]
-            keys = {key for rows in kept for key in store.keys_of(rows)}
+            keys = _keys_of(store, self._firsts(self._few_of_families()))
         return store.listed_rows(keys) if keys else 0
 
     def _stage_rest(self, store: DuckDBStatsStore, listed_rows: int) -> None:
@@ -169,17 +167,16 @@ class Draft:
             listed_rows: Rows of files that the database has of their tables.
         """
         segments = store.database.segments
-        parts = [part for put in self._few for part in _by_kind(put)]
-        few = {family: [part for part in parts if family_of(part) == family] for family in BY_SPAN}
-        firsts = {family: few[family][0].rows if few[family] else self._first_kept(family) for family in BY_SPAN}
-        keys = {key for first in firsts.values() if first is not None for key in store.keys_of(first)}
-        cells = self._cells + sum(part.rows.num_rows for each in few.values() for part in each)
+        few = self._few_of_families()
+        firsts = self._firsts(few)
+        keys = _keys_of(store, firsts)
+        cells = self._cells + sum(put.num_rows for each in few.values() for put in each)
         if segments.cells is not None and cells:
             self._is_large = cells + listed_rows > segments.cells
         if not (self._is_large or segments.may_have(keys)):
             self._read_all(store)
-        for family, first in firsts.items():
-            if family in self.staged or first is None:
+        for family in BY_SPAN:
+            if family in self.staged or family not in firsts:
                 continue
             if self._is_large or segments.may_have(keys):
                 self._stage(store, family, SegmentListing, few[family])
@@ -187,9 +184,15 @@ class Draft:
                 self._stage(store, family, StagedListing)
         self._read_all(store)
 
-    def _first_kept(self, family: str) -> pa.Table | None:
-        handed = (each.first.rows for each in self._handed.get(family, ()))
-        return next((buffer.first for key, buffer in self._buffers.items() if key[0] == family), next(handed, None))
+    def _few_of_families(self) -> dict[str, list[Put]]:
+        """The few rows of files, by family."""
+        return {family: [put for put in self._few if family_of(put) == family] for family in BY_SPAN}
+
+    def _firsts(self, few: Mapping[str, Sequence[Put]]) -> dict[str, pa.Table]:
+        """Some of the rows that are kept of each family, the few ones among them; without families that have none."""
+        firsts = {key[0]: buffer.first for key, buffer in self._buffers.items() if key[0] in BY_SPAN}
+        handed = {family: files[0].first.rows for family, files in self._handed.items() if files}
+        return handed | firsts | {family: puts[0].rows for family, puts in few.items() if puts}
 
     def _stage(self, store: DuckDBStatsStore, family: str, kind: type[StagedListing], few: Sequence[Put] = ()) -> None:
         """Moves the rows of a family to the database, if they can be stored in pieces; else they are kept, and it is
@@ -253,12 +256,11 @@ class Draft:
             if self.staged:
                 few, self._few = self._few, []
                 for put in sorted(few, key=lambda put: put.mode is PutMode.FILL):
-                    for part in _by_kind(put):
-                        listing = self.staged.get(family_of(part) or "")
-                        if listing is not None and listing.takes(part):
-                            listing.add(part.rows, part.mode)
-                        else:
-                            self._few.append(part)
+                    listing = self.staged.get(family_of(put) or "")
+                    if listing is not None and listing.takes(put):
+                        listing.add(put.rows, put.mode)
+                    else:
+                        self._few.append(put)
             for listing in self.staged.values():
                 listing.settle()
 
@@ -287,6 +289,11 @@ def _by_kind(put: Put) -> list[Put]:
     of_file = pc.fill_null(pc.equal(put.rows["target_kind"], "FILE"), False)
     parts = (put.rows.filter(mask) for mask in (of_file, pc.invert(of_file)))
     return [Put(put.flight, rows, put.mode) for rows in parts if rows.num_rows]
+
+
+def _keys_of(store: DuckDBStatsStore, firsts: Mapping[str, pa.Table]) -> set[int]:
+    """Keys of the tables of which rows are kept."""
+    return {key for rows in firsts.values() for key in store.keys_of(rows)}
 
 
 def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequence[tuple[Draft, TableEntry]]) -> None:
