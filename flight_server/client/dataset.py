@@ -104,10 +104,6 @@ class Scan(PythonScan):
             if self._tree is None or not _fits(self._tree, schema):
                 self._none.filter(filter)  # raises Arrow's errors for unknown columns and mismatched types
 
-    def head(self, num_rows: int) -> pa.Table:
-        """Reads at most the first `num_rows` rows; the server applies the limit if it applies the whole filter."""
-        return super().head(num_rows)
-
     def _read(self, limit: int | None) -> pa.RecordBatchReader:
         asked = self._asked()
         if self._filter is None:

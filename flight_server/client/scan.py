@@ -25,8 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
-from flight_server.client import lake_readers
-from flight_server.client.lake_readers import CannotRead, KeptFiles, plain
+from flight_server.client.lake_readers import CannotRead, KeptFiles, has_reader, plain, reader_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -175,7 +174,7 @@ class Scan:
         Raises:
             ValueError: There is no such library, or it does not read them.
         """
-        if not lake_readers.has_reader(self.format):
+        if not has_reader(self.format):
             raise ValueError(refused)
         from flight_server.client.live_rows import LiveRows
 
@@ -190,7 +189,7 @@ class Scan:
             lambda: self._as_parquet(rows, filesystem),
         )
         try:
-            return LiveRows(self._table, lake_readers.reader_of(self.format, kept))
+            return LiveRows(self._table, reader_of(self.format, kept))
         except (CannotRead, _OtherNames) as error:
             raise ValueError(f"{refused}; {error}") from error
 

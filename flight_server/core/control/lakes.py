@@ -347,12 +347,10 @@ class Lakes:
         """True if a table is in a lake, or may be, by an inspection with a number."""
         name = entry.table_schema, entry.table_name
         return (
-            name in present or entry.table_schema in unlisted or not self._is_newest(entry.table_catalog, name, begun)
+            name in present
+            or entry.table_schema in unlisted
+            or not self._catalog.findings.are_newest(entry.table_catalog, name, begun)
         )
-
-    def _is_newest(self, catalog: str, name: tuple[str, str], begun: int) -> bool:
-        """True if no findings of a later inspection about a table are stored."""
-        return self._catalog.findings.are_newest(catalog, name, begun)
 
     def _submit(self, kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Job:
         """Queues the inspection of a lake."""
@@ -464,7 +462,7 @@ class Lakes:
         discovery = Discovery(self._catalog)
 
         def is_newest(schema: str, name: str) -> bool:
-            return self._is_newest(catalog, (schema, name), begun)
+            return self._catalog.findings.are_newest(catalog, (schema, name), begun)
 
         whole = whole and self._catalog.findings.are_newest(catalog, None, begun)
         errors = [error for error in found["errors"] if error["name"] is not None]

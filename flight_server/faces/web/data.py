@@ -96,17 +96,10 @@ def catalog(reader: LocalReader, asked: Asked) -> dict[str, Any]:
         matching = listing.count(wanted)
         page, pages, part = _page(matching, TABLES_A_PAGE, asked.page)
         rows = listing.rows(wanted, TableOrder(asked.order, asked.descending), part.start, TABLES_A_PAGE)
-    return {
-        "catalogs": _groups(tallies),
-        "tables": [{"name": full_name(row), **row} for row in rows],
-        "matching": matching,
-        "total": sum(one.tables for one in tallies),
-        "page": page,
-        "pages": pages,
-        "columns": _columns_like(reader, asked.search) if asked.search else [],
-        "facets": _facets(one for one in tallies if wanted is not None and _is_in(one, wanted)),
-        "figures": overview.figures(tallies, found),
-    }
+    among = [one for one in tallies if wanted is not None and _is_in(one, wanted)]
+    columns = _columns_like(reader, asked.search) if asked.search else []
+    place = {"matching": matching, "page": page, "pages": pages, "columns": columns}
+    return _first_page(rows, tallies, among, found) | place
 
 
 def chosen(reader: Reader, only: Collection[tuple[str, str, str]]) -> dict[str, Any]:
@@ -118,15 +111,27 @@ def chosen(reader: Reader, only: Collection[tuple[str, str, str]]) -> dict[str, 
         unreadable=[row for row in rows if row["last_error"] is not None],
         changed=overview.changed(reader, only),
     )
+    return _first_page(rows, tallies, tallies, found)
+
+
+def _first_page(
+    rows: Sequence[Row], tallies: Sequence[Tally], among: Iterable[Tally], found: overview.Found
+) -> dict[str, Any]:
+    """The values of the page, for a list with nothing but these rows.
+
+    Args:
+        tallies: Counts of all visible tables.
+        among: Those of the catalog and schema that are listed.
+    """
     return {
         "catalogs": _groups(tallies),
         "tables": [{"name": full_name(row), **row} for row in rows],
         "matching": len(rows),
-        "total": len(rows),
+        "total": sum(one.tables for one in tallies),
         "page": 1,
         "pages": 1,
         "columns": [],
-        "facets": _facets(tallies),
+        "facets": _facets(among),
         "figures": overview.figures(tallies, found),
     }
 
