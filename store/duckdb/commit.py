@@ -1,8 +1,8 @@
-"""What surrounds the writes of a transaction: the phases of a commit, each an object, in their order.
+"""The phases of a commit, in their order: objects that act before, with and after the writes of a transaction.
 
-`Database` runs the writes. What must happen before, with and after them is one `Commit`, made in one place, where a
-store is put together (`store.stats_store`). All methods are called in the writer's thread, unless they say otherwise;
-those after the commit must not raise.
+`Database` runs the writes. All phases are fields of one `Commit`, made in one place, where a store is put together
+(`store.stats_store`). All methods are called in the writer's thread, unless they say otherwise; those after the commit
+must not raise.
 """
 
 from __future__ import annotations

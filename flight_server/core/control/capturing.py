@@ -29,7 +29,7 @@ def _own_engines() -> tuple[Mapping[str, Any], ...]:
 
 
 class Around(NamedTuple):
-    """What captures need of the server around them.
+    """The callbacks by which captures reach the rest of the server.
 
     Attributes:
         role: Returns the role of the server.

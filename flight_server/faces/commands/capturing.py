@@ -238,7 +238,7 @@ def _tell(name: str, outcomes: list[dict[str, Any]], asynchronous: bool) -> None
 
 
 def _read(outcomes: Sequence[Mapping[str, Any]]) -> str:
-    """What the engines read: `, 2 of 30 files read`; empty if none tells."""
+    """The number of files that the engines read, as `, 2 of 30 files read`; empty if no engine reports it."""
     told = [outcome.get("attributes") or {} for outcome in outcomes]
     known = [each for each in told if "files_read" in each and "files" in each]
     if not known:
@@ -333,7 +333,7 @@ def resolve(
 
 
 def _left(estimate: dict[str, Any] | None, column: str | None) -> str:
-    """What a condition leaves of a table or column, as text; empty without an estimate."""
+    """Text of an estimate: rows of a table, or nulls and distinct values of a column; empty without one."""
     if estimate is None:
         return ""
     of_column = next(iter(estimate["columns"].values()), None)

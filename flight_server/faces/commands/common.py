@@ -124,9 +124,9 @@ Keep = Annotated[
 ]
 Wanted = Sequence["str | int"]
 FLIGHTS_ALONE: Final = frozenset[str]()
-"""What a command needs of the parts of a server that reads flights and nothing else."""
+"""Parts of the server for a command that only reads flights: none."""
 PLANS: Final = frozenset({"planning"})
-"""What one needs that asks which files hold some rows."""
+"""Parts of the server for a command that plans scans."""
 
 
 def is_path(target: str) -> bool:

@@ -50,7 +50,7 @@ def missed(reader: Reader) -> list[Row]:
 
 @dataclass(frozen=True)
 class Found:
-    """What the figures are made of besides counts of tables.
+    """Findings for the first page that counts of tables do not have.
 
     Attributes:
         results: The results of checks that need attention, as `missed` reads them.

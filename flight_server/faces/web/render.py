@@ -31,7 +31,7 @@ MEANING = {
     "PRUNING": "readers may skip data by it",
     "PLANNING": "good for estimates; no reader may skip data by it",
 }
-"""What the labels of statistics mean."""
+"""Label of statistics → its meaning."""
 _LEAST, _GREATEST = SIDES
 _TWO_DAYS = 2 * 86_400  # seconds
 LONGEST = 300  # characters of a value on a page
