@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -143,22 +145,41 @@ def test_cancelled_capture_of_many_rows_frees_the_writer_and_leaves_nothing(lake
         rows = rows.set_column(at, "snapshot_id", pa.repeat(wanted["snapshot_id"], rows.num_rows))
         client.timeout = 120.0
 
+        under_way, cancelled = threading.Event(), threading.Event()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            """Half of the rows, and the rest after the cancellation if that is to meet the put under way."""
+            first, *rest = rows.to_batches(max_chunksize=rows.num_rows // 2)
+            yield first
+            under_way.set()
+            if stage == "rows":
+                assert cancelled.wait(60)
+            yield from rest
+
         def put() -> None:
+            command = json.dumps({"table": "stats.file_columns", "draft": lease["lease_token"]}).encode()
             try:
-                client.put({"table": "stats.file_columns", "draft": lease["lease_token"]}, rows)
+                writer, reader = client.flight.do_put(
+                    flight.FlightDescriptor.for_command(command), rows.schema, client.options()
+                )
+                with writer:
+                    for batch in batches():
+                        writer.write_batch(batch)
+                    writer.done_writing()
+                    reader.read()
             except (pa.ArrowException, flight.FlightError) as error:
                 errors.append(error)
 
         putting = threading.Thread(target=put)
         putting.start()
-        if stage == "rows":
-            time.sleep(0.5)
-        else:
+        assert under_way.wait(60)
+        if stage == "end":
             putting.join()
         with lake.connect() as canceller:
             with pytest.raises(pa.ArrowInvalid, match="job_id: or a correlation_id must be given, and not both"):
                 canceller.act("cancel_job", {"job_id": lease["job_id"], "correlation_id": "mine"})
             canceller.act("cancel_job", {"job_id": lease["job_id"]})
+            cancelled.set()
             started = time.monotonic()
             putting.join(60)
             outcome = {
