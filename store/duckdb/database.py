@@ -50,14 +50,18 @@ TICK_SECONDS = 0.05  # between checks whether a write is still wanted
 class Database:
     """The open file. `read()` returns a new cursor; `write(function)` runs it in the writer's transaction.
 
+    Args:
+        is_cache: The caller joins the store that the file is the cache of, or will be; a cache is refused otherwise.
+
     Attributes:
         phases: What surrounds the writes of a transaction; whoever puts the store together sets it, before the first.
     """
 
     checkpoint_bytes = CHECKPOINT_BYTES  # size of DuckDB's log at which it is merged into the file
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, *, is_cache: bool = False):
         self.path = str(path)
+        self._is_cache = is_cache
         self._lock = take_lock(self.path)
         self._root = self._open()
         self._files: DatabaseFiles | None = None
@@ -83,7 +87,7 @@ class Database:
     def _open(self) -> Connection:
         """The root connection, with its tables; releases the file on any error."""
         try:
-            return connect(self.path)
+            return connect(self.path, is_cache=self._is_cache)
         except BaseException:
             if self._lock is not None:
                 self._lock.release()

@@ -19,23 +19,28 @@ from store.model.errors import InvalidArgument, first_line
 log = logging.getLogger("statflight.store")
 
 MEMORY: Final = ":memory:"
+SHARED_STORE: Final = "shared_store"  # in the table `settings`: the store that the file is a cache of
+SHARED_ADDRESS: Final = "shared_address"  # likewise: where that store is, without its password
 _HELD: Final = "another process holds it; stop that one first"
 
 
-def connect(path: str) -> Connection:
+def connect(path: str, *, is_cache: bool = False) -> Connection:
     """Opens a database that is locked; makes its tables if it is new, and upgrades it if it is of an older layout.
 
+    Args:
+        is_cache: The file may be the cache of a store that the caller joins, or is a copy; else a cache is refused.
+
     Raises:
-        InvalidArgument: A process uses it, it is no database of statflight, or it cannot be upgraded.
+        InvalidArgument: A process uses it, it is no database of statflight, it cannot be upgraded, or it is a cache.
     """
     name = Path(path).name
     try:
-        return prepared(_open(path), name)
+        return prepared(_open(path), name, takes_cache=is_cache)
     except OlderLayout as older:
         if path == MEMORY:
             raise
         upgrading.upgrade(Path(path), older.found)
-    return prepared(_open(path), name)
+    return prepared(_open(path), name, takes_cache=is_cache)
 
 
 def _open(path: str, *, read_only: bool = False) -> Connection:
@@ -50,13 +55,19 @@ def _unopened(name: str, error: duckdb.Error) -> InvalidArgument:
     return _unusable(name, _HELD if is_held else f"it cannot be opened as a database: {first_line(error)}")
 
 
-def prepared(root: Connection, name: str) -> Connection:
+def prepared(root: Connection, name: str, *, takes_cache: bool = True) -> Connection:
     """An open database in UTC and with its tables, as `prepare` makes or checks them; closed on any error, and left as
-    it is on disk then."""
+    it is on disk then.
+
+    Args:
+        takes_cache: False refuses the cache of a store that servers share.
+    """
     try:
         root.execute("SET GLOBAL TimeZone='UTC'")
         root.execute("SET GLOBAL parquet_metadata_cache = true")  # of segments, which never change
         prepare(root, name)
+        if not takes_cache:
+            _refuse_cache(root, name)
     except BaseException:
         with contextlib.suppress(duckdb.Error):
             root.execute("PRAGMA disable_checkpoint_on_shutdown")
@@ -160,6 +171,24 @@ def take_lock(path: str) -> FileLock | None:
         raise _unusable(file.name, _HELD) from None
     except OSError as error:
         raise InvalidArgument(f"database: its directory cannot be used ({error.strerror})") from None
+
+
+def _refuse_cache(root: Connection, name: str) -> None:
+    """Refuses the cache of a store that servers share, to whoever does not join that store: what is written to such a
+    file alone is in no store, and the next server that has the file as its cache replaces it.
+
+    Raises:
+        InvalidArgument: The file is such a cache; says which store it is of, and what to do.
+    """
+    noted = dict(root.execute("SELECT name, value FROM settings").fetchall())
+    if SHARED_STORE in noted:
+        address = noted.get(SHARED_ADDRESS, "postgresql://...")
+        raise InvalidArgument(
+            f'database "{name}": it is the cache of the store {address}, and is written by a server of that store only',
+            code="STORE",
+            hint=f'serve it with store = "{address}" (statflight.toml or STATFLIGHT_STORE), or name another file with'
+            " --db; statflight export --db and doctor --db read it",
+        )
 
 
 def _unusable(name: str, reason: str) -> InvalidArgument:

@@ -65,12 +65,12 @@ def _opened(path: Path | str, store: str, shown: str) -> Database:
     Raises:
         InvalidArgument: It is another database.
     """
-    database = Database(path)
+    database = Database(path, is_cache=True)
     try:
         known = store_of(database)
-        if known is None and _is_empty(database):
-            become_cache(database, store)
-        elif known != store:
+        if known == store or (known is None and _is_empty(database)):
+            become_cache(database, store, shown)
+        else:
             of = "has statistics of its own" if known is None else f"is the cache of another store than {shown}"
             raise InvalidArgument(
                 f'database "{Path(path).name}": it {of}',

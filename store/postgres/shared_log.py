@@ -19,14 +19,14 @@ import pyarrow as pa
 from store.duckdb.commit_log import Applied, CommitLog
 from store.duckdb.database import Database
 from store.duckdb.layout import Connection
+from store.duckdb.opening import SHARED_ADDRESS, SHARED_STORE
 from store.model.errors import ShuttingDown, StatflightError, UpstreamError
 from store.postgres import shared
 from store.postgres.changes import Change, Commit, apply, decode, encode, layout_of
 from store.postgres.recorder import Recorder, prepare
 from store.postgres.session import Address, Session
 
-STORE: Final = "shared_store"  # in the table `settings`: the store that the cache is of
-GENERATION: Final = "shared_generation"  # likewise: the newest commit that is in the cache
+GENERATION: Final = "shared_generation"  # in the table `settings`: the newest commit that is in the cache
 _PATIENCE_SECONDS: Final = 5.0  # after which an open transaction tells Postgres that it goes on
 _AT_ONCE_SECONDS: Final = 2.0  # within which an error tells that a session had ended
 _BASE_ROWS: Final = 50_000  # of a part of a base
@@ -263,14 +263,19 @@ def _note(connection: Connection | Recorder, generation: int) -> None:
 
 def store_of(database: Database) -> str | None:
     """The store that a database is the cache of; None for none."""
-    rows = database.rows("SELECT value FROM settings WHERE name = ?", STORE)
+    rows = database.rows("SELECT value FROM settings WHERE name = ?", SHARED_STORE)
     return str(rows[0][0]) if rows else None
 
 
-def become_cache(database: Database, store: str) -> None:
-    """Has an empty database be the cache of a store."""
+def become_cache(database: Database, store: str, shown: str) -> None:
+    """Has a database, which is empty or of this store already, be the cache of a store at an address."""
 
     def run(connection: Connection) -> None:
-        connection.execute("INSERT INTO settings VALUES (?, ?), (?, '0')", [STORE, store, GENERATION])
+        known = dict(connection.execute("SELECT name, value FROM settings").fetchall())
+        for name, value in {GENERATION: "0", SHARED_STORE: store, SHARED_ADDRESS: shown}.items():
+            if name not in known:
+                connection.execute("INSERT INTO settings VALUES (?, ?)", [name, value])
+        if known.get(SHARED_ADDRESS, shown) != shown:
+            connection.execute("UPDATE settings SET value = ? WHERE name = ?", [shown, SHARED_ADDRESS])
 
     database.write(run)

@@ -126,7 +126,7 @@ def export_file(database: Path, directory: Path) -> Manifest:
         copy = work / database.name
         with locked(database):
             copy_files(str(database), copy)
-        with connect(str(copy)) as connection:
+        with connect(str(copy), is_cache=True) as connection:
             manifest = write(export(connection, of_file(connection, database)), target)
         shutil.rmtree(work)
     return manifest

@@ -11,12 +11,15 @@ import duckdb
 import pytest
 
 from store.catalog.catalog import Catalog
+from store.duckdb import opening
 from store.duckdb.backup import settle, wal
 from store.duckdb.commit import Commit, Derived
 from store.duckdb.database import Database
 from store.duckdb.layout import OLDEST, VERSION, insert_rows
+from store.invariants import check_file
 from store.model.errors import Cancelled, InvalidArgument, ShuttingDown
 from store.stats_store import DuckDBStatsStore
+from store.transfer.directory import export_file
 from tests.store.contract import columns, put
 from tests.store.empty_store import empty_store
 
@@ -276,6 +279,23 @@ def test_other_layout_is_refused_with_what_to_do(tmp_path, version):
     assert "install the version that wrote it" in refused.value.hint
     with duckdb.connect(str(path)) as connection:  # the file is unlocked and unchanged
         assert connection.execute("SELECT value FROM settings").fetchall() == [(str(version),)]
+
+
+@pytest.mark.parametrize("noted", [{}, {opening.SHARED_ADDRESS: "postgresql://flight@db/store"}])
+def test_cache_of_a_shared_store_is_read_but_not_written_alone(tmp_path, noted):
+    path = empty_store(tmp_path / "d.db")
+    with duckdb.connect(str(path)) as connection:
+        insert_rows(connection, "settings", list({opening.SHARED_STORE: "0b5e", **noted}.items()))
+    before = path.read_bytes()
+    address = noted.get(opening.SHARED_ADDRESS, "postgresql://...")
+    for open_alone in (Database, DuckDBStatsStore.open):
+        with pytest.raises(InvalidArgument, match=f'"d.db": it is the cache of the store {address}') as refused:
+            open_alone(path)
+        assert f'serve it with store = "{address}"' in refused.value.hint
+    assert list(check_file(path)) == []
+    export_file(path, tmp_path / "exported")
+    assert path.read_bytes() == before and not wal(path).exists()
+    Database(path, is_cache=True).close()
 
 
 def test_close_waits_for_a_reader_in_the_middle_of_a_query(tmp_path):

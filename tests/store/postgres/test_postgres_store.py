@@ -169,6 +169,15 @@ def test_database_with_statistics_and_cache_of_another_store_are_refused(postgre
         join(postgres.new(), "cache.duckdb")
 
 
+def test_cache_that_is_opened_alone_names_its_store(postgres, join, tmp_path):  # noqa: F811
+    address = postgres.new()
+    for _ in range(2):
+        close(*join(address, "cache.duckdb"))
+    with pytest.raises(InvalidArgument, match="is the cache of the store postgresql://flight@127") as refused:
+        DuckDBStatsStore.open(tmp_path / "cache.duckdb")
+    assert PASSWORD not in refused.value.hint and "pa55" not in refused.value.hint
+
+
 def test_database_of_others_is_refused_and_stays(postgres):  # noqa: F811
     address = postgres.new()
     postgres.run("CREATE TABLE settings (name text)", address)
