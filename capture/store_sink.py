@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,19 +26,15 @@ from capture.spi import CaptureEngine, CaptureRequest, CaptureResult, Sink, Tabl
 from store.catalog.capture_facts import contradicted
 from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
-from store.duckdb.arrow_sql import query
 from store.duckdb.database import Database
 from store.duckdb.layout import Connection
 from store.history import validation
-from store.history.file_spans import rows_of
 from store.model.catalog_entries import TableEntry
 from store.model.errors import Cancelled, NotFound
 from store.model.puts import Counts, Listing, Put, PutMode
-from store.model.schemas import COMPUTED, FLIGHTS
+from store.model.schemas import FLIGHTS
 from store.model.targets import Target
 from store.stats_store import DuckDBStatsStore
-
-_FAMILIES: Final = {"stats.sketches": ("stats.sketches", "file_sketches")}  # other flights are one family
 
 
 class StoreSink(Sink):
@@ -91,7 +87,7 @@ class StoreSink(Sink):
             rows = FLIGHTS[flight].schema.empty_table()
         else:
             order = {s.snapshot_id: s.ordinal for s in self._store.catalog.snapshots(entry)}
-            rows = stored_rows(self._store, flight, entry, max(captured, key=lambda i: order.get(i, -1)))
+            rows = self._store.records.of_flight(flight, entry, max(captured, key=lambda i: order.get(i, -1)))
         if column_ids is not None:
             rows = rows.filter(pc.is_in(rows["column_id"], pa.array(column_ids, pa.int64())))
         return rows if columns is None else rows.select(list(columns))
@@ -202,7 +198,7 @@ class LocalStore:
         """
         entry = self.catalog.get(table)
         at = entry.current_snapshot_id if snapshot_id is None else snapshot_id
-        return FLIGHTS[flight].schema.empty_table() if at is None else stored_rows(self.store, flight, entry, at)
+        return FLIGHTS[flight].schema.empty_table() if at is None else self.store.records.of_flight(flight, entry, at)
 
     def discover(self, connector: Connector, catalog: str, schema: str, name: str) -> TableEntry:
         """Stores a table's description and snapshots as the lake has them now; the arguments are those of `capture`."""
@@ -227,41 +223,3 @@ class LocalStore:
         return TableHandle(
             catalog, schema, name, entry.table_id, snapshot.snapshot_id, snapshot.schema, ids, connector, doubts
         )
-
-
-def stored_rows(store: DuckDBStatsStore, flight: str, table: TableEntry, snapshot_id: int) -> pa.Table:
-    """Stored rows of a flight for a table at one snapshot.
-
-    Args:
-        flight: Name of a stored `stats.*` flight; `stats.sketches` includes sketches of files.
-
-    Returns:
-        The flight's columns without the derived ones; columns that are not stored are null.
-    """
-    schema = pa.schema([field for field in FLIGHTS[flight].schema if field.name not in COMPUTED])
-    catalog, namespace, name = table.name
-    key = {
-        "table_catalog": catalog,
-        "table_schema": namespace,
-        "table_name": name,
-        "table_id": table.table_id,
-        "snapshot_id": snapshot_id,
-    }
-    parts = []
-    with store.database.reading() as cursor:
-        store.database.segments.attach(cursor, [table.table_key])
-        for family in _FAMILIES.get(flight, (flight,)):
-            source, parameters = rows_of(family, table, snapshot_id)
-            parts.append(query(cursor, f"SELECT t.* FROM {source}", parameters))
-    tables = []
-    for part in parts:
-        columns = [
-            pa.repeat(pa.scalar(key[f.name], f.type), len(part))
-            if f.name in key
-            else part[f.name].cast(f.type)
-            if f.name in part.column_names
-            else pa.nulls(len(part), f.type)
-            for f in schema
-        ]
-        tables.append(pa.table(columns, schema))
-    return pa.concat_tables(tables)

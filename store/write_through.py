@@ -22,7 +22,8 @@ from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError
 from store.model.puts import Put, PutMode
 from store.model.targets import Target
-from store.stats_store import DuckDBStatsStore, select_rows
+from store.records import select_rows
+from store.stats_store import DuckDBStatsStore
 from store.stores import StatsStore
 
 log = logging.getLogger("statflight.store")

@@ -66,8 +66,11 @@ ROOMS = {
         "segment_listings": HISTORY | {"staged_listings"},
         "segment_making": HISTORY | {"segment_listings"},
         "segment_merging": {"duckdb", "segment_listings"},
-        "stats_store": HISTORY | {"catalog", "segment_merging", "staged_listings", "stores", "role"},
-        "write_through": HISTORY | {"catalog", "stats_store", "stores"},
+        "merging": HISTORY | {"catalog"},
+        "records": HISTORY | {"catalog", "stores"},
+        "stats_store": HISTORY
+        | {"catalog", "merging", "records", "role", "segment_merging", "staged_listings", "stores"},
+        "write_through": HISTORY | {"catalog", "records", "stats_store", "stores"},
     },
     "capture": {
         "connectors": set(),

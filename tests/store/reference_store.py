@@ -25,13 +25,14 @@ from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
 from store.model.puts import FLIGHT_OF, IDENTITY, Counts, Put, PutMode, codes, contradicts, cosmetic, digest, once
 from store.model.targets import Target, TargetKind
-from store.stats_store import Ids, Texts
 from store.stores import Meta, Page, StatsStore
 
 _KEY = ("table_catalog", "table_schema", "table_name", "table_id", "snapshot_id")
 
 Row = dict[str, Any]
 Identity = tuple[Any, ...]
+Ids = list[int]  # `list` is a method of a store
+Texts = list[str]
 
 
 @dataclass

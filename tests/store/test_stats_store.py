@@ -92,8 +92,10 @@ def test_unknown_store_is_refused_with_the_nearest_name(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["duckdb", "memory"])
 def test_require_registered_tables_refuses_unknown_tables(kind, request):
-    store = request.getfixturevalue("duck") if kind == "duckdb" else MemoryStatsStore()
-    store.require_registered_tables = True
+    store = MemoryStatsStore(require_registered_tables=True)
+    if kind == "duckdb":
+        duck = request.getfixturevalue("duck")
+        store = DuckDBStatsStore(duck.database, duck.catalog, require_registered_tables=True)
     with pytest.raises(NotFound, match=r'no table "c\.s\.t"'):
         put(store, "stats.columns", columns((1, 1)))
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from store.duckdb.arrow_sql import query
 from store.model.errors import InvalidArgument, UpstreamError
 from store.model.puts import IDENTITY, Put, PutMode
-from store.stats_store import DuckDBStatsStore, select_rows
+from store.records import select_rows
+from store.stats_store import DuckDBStatsStore
 from store.write_through import WriteThrough, forget_store
 from tests.store.catalog import test_catalog
 from tests.store.catalog import test_schema_changes as schema_changes

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store import segment_listings
+from store.catalog.registration import keys_of
 from store.duckdb.database import Connection
 from store.duckdb.layout import BY_SPAN
 from store.duckdb.spill import SpillBuffer
@@ -157,7 +158,7 @@ class Draft:
             if store.database.segments.cells is None or self._merged is not None:
                 return 0
             keys = _keys_of(store, self._firsts(self._few_of_families()))
-        return store.listed_rows(keys) if keys else 0
+        return store.records.listed_rows(keys) if keys else 0
 
     def _stage_rest(self, store: DuckDBStatsStore, listed_rows: int) -> None:
         """Begins the listings of the families whose rows were kept: as segments if they are many, or others of the
@@ -293,7 +294,7 @@ def _by_kind(put: Put) -> list[Put]:
 
 def _keys_of(store: DuckDBStatsStore, firsts: Mapping[str, pa.Table]) -> set[int]:
     """Keys of the tables of which rows are kept."""
-    return {key for rows in firsts.values() for key in store.keys_of(rows)}
+    return {key for rows in firsts.values() for key in keys_of(store.catalog, rows)}
 
 
 def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequence[tuple[Draft, TableEntry]]) -> None:
