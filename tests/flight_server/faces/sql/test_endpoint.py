@@ -9,7 +9,7 @@ import pytest
 
 from flight_server.core.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.core.wire.flight_sql import write_any
-from flight_server.faces.sql import endpoint, relations, sandbox
+from flight_server.faces.sql import planner, relations, sandbox
 from flight_server.faces.sql.endpoint import SqlEndpoint
 from store.model.errors import Cancelled, DeadlineExceeded, ResourceExhausted, ShuttingDown
 from tests.flight_server.serving import app_in, put, rows
@@ -90,7 +90,7 @@ ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.ran
     ],
 )
 def test_binding_ends_with_its_time_its_caller_and_the_server(app, sql, monkeypatch, seconds, left, closing, reason):
-    monkeypatch.setattr(endpoint, "BIND_SECONDS", seconds)
+    monkeypatch.setattr(planner, "BIND_SECONDS", seconds)
     monkeypatch.setattr(sandbox.Sandbox, "schema", lambda self, cursor, *_: cursor.execute(ENDLESS).fetchall())
     if closing:
         app.queue.close()

@@ -125,7 +125,7 @@ def test_shared_plans_never_change_a_result(sql):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(shapes, "split", lambda _: None)
             expected = sql(text)
-        sql.endpoint._plans.drop(text)
+        sql.endpoint._planner._plans.drop(text)
         with pytest.MonkeyPatch.context() as patch:
             make = plan.make
             patch.setattr(plan, "make", lambda text, *types: (made.append(text), make(text, *types))[1])
