@@ -140,13 +140,11 @@ class _Answering:
             return None
         return values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
 
-    def max_lag_ms(self) -> int | None:
-        """The greatest age in milliseconds of what the caller accepts; None for any.
-
-        Raises:
-            InvalidField: The header is not a number of milliseconds.
-        """
-        return lag.most_ms(self.get(lag.MAX_LAG))
+    @property
+    def is_late(self) -> bool:
+        """True if the headers about generations are added with the answer: that of a write is of the generation that it
+        has made."""
+        return self._method in _LATE
 
     def is_cancelled(self) -> bool:
         """True once the caller has disconnected or the call has ended; from any thread, at any time.
@@ -205,15 +203,14 @@ class StatflightServer(flight.FlightServerBase):
         self.metrics = metrics
 
     def _answering(self, context: flight.ServerCallContext, method: str, action: str = "") -> _Answering:
-        call = _Answering(self.metrics, context, self._arrivals.take(), method, action, lambda: self.app.role)
-        if method not in _LATE:  # the answer of a write is of the generation that it has made
-            call.tell()
-        return call
+        return _Answering(self.metrics, context, self._arrivals.take(), method, action, lambda: self.app.role)
 
     def _caller(self, call: _Answering) -> Principal:
         caller = self.authenticator.authenticate(call.get("authorization"))
         call.caller = caller.name
-        self.app.role.check_lag(call.max_lag_ms())
+        lag.check(self.app.role, call.get)
+        if not call.is_late:
+            call.tell()
         return caller
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
@@ -407,7 +404,8 @@ class StatflightServer(flight.FlightServerBase):
             return Principal("anonymous", frozenset())
 
     def _asking(self, call: _Answering, caller: Principal) -> Asking:
-        return Asking(caller, call.is_cancelled, call.get("x-query-id"), partial(self._capture, call, caller))
+        capture = partial(self._capture, call, caller)
+        return Asking(caller, call.is_cancelled, call.get("x-query-id"), capture, self.app.role.check_read)
 
     def _called(self, call: _Answering, caller: Principal) -> actions.Call:
         return actions.Call(self.app, caller, call.correlation_id, call.is_cancelled, call.get("x-query-id"))

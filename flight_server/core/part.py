@@ -23,6 +23,7 @@ from flight_server.core.wire import flight_sql
 from store.duckdb.commit import Behind
 from store.model.catalog_entries import TableEntry
 from store.model.errors import PermissionDenied, Unimplemented
+from store.role import Role
 
 Judges: TypeAlias = Callable[[str, str], bool]  # by the full name of a table, and a column of it
 LeftBy: TypeAlias = "Callable[[TableEntry, int, Sequence[int | None]], list[dict[str, Any]]]"
@@ -53,12 +54,14 @@ class Asking(NamedTuple):
     Attributes:
         query_id: Id of the engine's query that the call is for, if its headers have one.
         capture: Runs the action `capture` for the caller; takes its body, returns the outcomes.
+        check_read: `Role.check_read` of the server.
     """
 
     principal: Principal
     is_cancelled: Callable[[], bool]
     query_id: str | None
     capture: Callable[[bytes], list[Any]]
+    check_read: Callable[[int | None, int | None], None] = Role().check_read
 
 
 class Command(Protocol):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from flight_server.core.actions.registry import Call, offered
 from flight_server.core.part import Results
+from flight_server.core.wire.lag import Read
 from flight_server.core.wire.scan_request import CURRENT
 from flight_server.insight import learned
 from store.model.errors import InvalidArgument
 from store.model.structs import Snapshot, Struct, Table, Text
 
 
-class _Column(Struct):
+class _Column(Read, kw_only=True):
     table: Table
     column_id: int
     snapshot: Snapshot = CURRENT

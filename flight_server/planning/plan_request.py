@@ -36,6 +36,8 @@ class PlanRequest:
         snapshot: "current" or an id.
         capture: Capture the table first if its files are not known.
         where: The condition as it came.
+        max_lag_ms: Greatest age of what is served, in milliseconds; None for any.
+        min_generation: Commit that is served at least; None for none.
     """
 
     table: str
@@ -44,10 +46,13 @@ class PlanRequest:
     snapshot: str | int = CURRENT
     capture: bool = False
     where: Any = None
+    max_lag_ms: int | None = None
+    min_generation: int | None = None
 
     def ticket(self, snapshot_id: int) -> bytes:
         """The ticket of the scan at a snapshot: the command itself."""
         command = {"scan": self.table, "where": self.where, "columns": self.columns, "snapshot": snapshot_id}
+        command |= {"max_lag_ms": self.max_lag_ms, "min_generation": self.min_generation}
         return dumps({key: value for key, value in command.items() if value is not None}).encode()
 
 
@@ -78,6 +83,8 @@ def of_json(body: dict[str, Any], header_query_id: str | None = None) -> PlanReq
         CURRENT if command.snapshot is None else command.snapshot,
         command.capture,
         command.where,
+        command.max_lag_ms,
+        command.min_generation,
     )
 
 

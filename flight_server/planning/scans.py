@@ -13,6 +13,7 @@ from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.core.control.access import Access
 from flight_server.core.part import Asking
 from flight_server.core.reads.usage import Usage
+from flight_server.core.wire.lag import Read
 from flight_server.core.wire.scan_request import CURRENT
 from flight_server.planning import answer_request, answers
 from flight_server.planning.plan_request import PlanRequest, condition_of
@@ -20,7 +21,7 @@ from flight_server.planning.scan_plan import Plan, ScanPlanner
 from store.catalog.catalog import Catalog
 from store.model.catalog_entries import TableEntry
 from store.model.errors import UpstreamError
-from store.model.structs import Snapshot, Struct, Table, Text
+from store.model.structs import Snapshot, Table, Text
 
 
 class Scans:
@@ -37,7 +38,9 @@ class Scans:
             PermissionDenied: The caller does not see the table, or may not capture.
             InvalidArgument: The condition does not suit the table.
             NotCaptured: The files of the snapshot are not known.
+            Lagging: What this server has is older than the request allows.
         """
+        asking.check_read(request.max_lag_ms, request.min_generation)
         table = self._access.table(request.table, asking.principal, "stats.read")
         if request.capture:
             self._access.require(asking.principal, "capture.run")
@@ -49,7 +52,7 @@ class Scans:
         return plan
 
 
-class _Query(Struct):
+class _Query(Read, kw_only=True):
     sql: Text
     snapshot: Snapshot = CURRENT
 
@@ -71,7 +74,7 @@ def answer(call: Call, query: _Query) -> list[Any]:
     ]
 
 
-class _Estimate(Struct):
+class _Estimate(Read, kw_only=True):
     table: Table
     where: Any = None
     columns: list[Text] | None = None

@@ -21,6 +21,7 @@ from flight_server.core.wire.action_bodies import (
     parse_body,
     split_body,
 )
+from flight_server.core.wire.lag import Read
 from flight_server.core.writes import ingest
 from store.duckdb.segment_files import Written
 from store.model.errors import (
@@ -37,6 +38,10 @@ from store.queue.job_store import ENDED, unknown_job
 
 
 class _JobBody(Struct):
+    job_id: Text
+
+
+class _JobRead(Read, kw_only=True):
     job_id: Text
 
 
@@ -57,8 +62,8 @@ def _job(call: Call, job_id: str, *scopes: str) -> dict[str, Any]:
     return job
 
 
-@action(_JobBody, "A job as it is now")
-def get_job(call: Call, body: _JobBody) -> Results:
+@action(_JobRead, "A job as it is now")
+def get_job(call: Call, body: _JobRead) -> Results:
     yield _job(call, body.job_id, "stats.read", "capture.run")
 
 
@@ -84,8 +89,8 @@ def cancel_job(call: Call, body: _Cancellation) -> Results:
             )
 
 
-@action(_JobBody, "Waits until a job has ended")
-def wait_job(call: Call, body: _JobBody) -> Results:
+@action(_JobRead, "Waits until a job has ended")
+def wait_job(call: Call, body: _JobRead) -> Results:
     job_id = _job(call, body.job_id, "stats.read", "capture.run")["job_id"]
     pause = 0.01
     while (job := call.app.queue.get(job_id))["state"] not in ENDED:

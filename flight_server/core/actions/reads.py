@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from flight_server.core.actions.registry import Call, action
 from flight_server.core.part import Results
+from flight_server.core.wire.lag import Read
 from flight_server.core.wire.scan_request import check_query_id, of_command, of_json
 from store.model.errors import PermissionDenied
 from store.model.structs import Struct, Text
@@ -25,7 +26,7 @@ def read(call: Call, body: bytes) -> list[Any]:
     return [message]
 
 
-class _SystemScan(Struct):
+class _SystemScan(Read, kw_only=True):
     query_id: Text
     table: Text
     required_columns: list[Any] | None = None

@@ -9,10 +9,11 @@ from msgspec import field
 from flight_server.core.actions.registry import Call, action
 from flight_server.core.actions.sketch_union import SketchedColumn, Theta, theta_of
 from flight_server.core.part import Results
+from flight_server.core.wire.lag import Read
 from store.catalog.sketch_retention import superseded, thin
 from store.model import sketches
 from store.model.freshness import EXACT
-from store.model.structs import Snapshot, Struct, Table, Truth
+from store.model.structs import Snapshot, Struct, Table, Text, Truth
 from store.model.targets import Target
 
 
@@ -58,7 +59,7 @@ def expire(call: Call, expiry: _Expiry) -> Results:
             app.commit.on_committed(table)
 
 
-class _OneRecord(Struct):
+class _OneRecord(Read, kw_only=True):
     table: Table
     snapshot: Snapshot
     target: dict[str, Any]
@@ -77,7 +78,10 @@ def stats_meta(call: Call, record: _OneRecord) -> Results:
     }
 
 
-class _SketchMerge(SketchedColumn):
+class _SketchMerge(Read, kw_only=True):
+    table: Table
+    snapshot: Snapshot
+    column: Text
     partitions: list[Any] | None = None
     allow_partial: Truth | None = None
     other: SketchedColumn | None = field(default=None, name="with")
@@ -86,7 +90,8 @@ class _SketchMerge(SketchedColumn):
 @action(_SketchMerge, "NDV of the union (and, of two columns, of the intersection) of stored theta sketches")
 def merge_sketches(call: Call, merge: _SketchMerge) -> Results:
     allow_partial = bool(merge.allow_partial)
-    first = theta_of(call, merge, allow_partial, merge.partitions)
+    one = SketchedColumn(table=merge.table, snapshot=merge.snapshot, column=merge.column)
+    first = theta_of(call, one, allow_partial, merge.partitions)
     if merge.other is None:
         yield _estimate(first.data, first) | {"snapshot_id": first.snapshot_id, "freshness": first.freshness}
         return

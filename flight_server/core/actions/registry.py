@@ -11,6 +11,7 @@ from flight_server.core.part import Action, Results
 from flight_server.core.reads.local_reader import LocalReader
 from flight_server.core.wire import flight_sql
 from flight_server.core.wire.action_bodies import B, parse_body
+from flight_server.core.wire.lag import Read
 from store.model.structs import describe
 
 Run = Callable[["Call", bytes], Results | list[Any]]
@@ -59,10 +60,17 @@ def offered(
     """
 
     def made(function: Function) -> Action:
+        run: Run
         if isinstance(body, str):
-            run: Run = function
+            run = function
         else:
-            run = lambda call, data: function(call, parse_body(data, body, exact=exact))  # noqa: E731
+
+            def run(call: Call, data: bytes) -> Results | list[Any]:
+                asked = parse_body(data, body, exact=exact)
+                if isinstance(asked, Read):
+                    call.app.role.check_read(asked.max_lag_ms, asked.min_generation)
+                return function(call, asked)
+
         arguments = body if isinstance(body, str) else describe(body)
         return Action(function.__name__, run, arguments, description, open)
 

@@ -12,6 +12,7 @@ from msgspec import Meta, field
 from capture.spec import CaptureSpec, Engine
 from capture.spec_body import SpecBody
 from capture.spi import Mode, Outcome
+from flight_server.core.wire.lag import Read
 from flight_server.core.wire.scan_request import CURRENT, parse_json
 from store.model.errors import InvalidArgument, InvalidField, Words
 from store.model.schemas import FLIGHTS
@@ -82,7 +83,7 @@ class CaptureBody(Struct):
     engine: Engine | None = None
 
 
-class ResolveBody(Struct):
+class ResolveBody(Read, kw_only=True):
     """The body of a `resolve`; its requests have the most wanted first.
 
     Attributes:

@@ -16,12 +16,13 @@ from msgspec import Meta
 from flight_server.client.conditions import exact_json
 from flight_server.client.conditions.one_table import NAMES, TableCondition
 from flight_server.client.conditions.one_table import plan as plan_of
+from flight_server.core.wire import lag
 from store.duckdb.lru import LruCache
 from store.model.errors import InvalidArgument, InvalidField, NotFound, nearest
 from store.model.predicates import tree
 from store.model.predicates.tree import Node
 from store.model.schemas import FLIGHTS, Flight
-from store.model.structs import Count, Snapshot, Struct, Truth, read
+from store.model.structs import Count, Snapshot, Truth, read
 
 MAX_COMMAND_BYTES: Final = 8 << 20
 CURRENT: Final = "current"
@@ -33,7 +34,7 @@ _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
-class Query(Struct):
+class Query(lag.Read):
     """Keys of every command."""
 
     columns: Annotated[list[str], Meta(title="must be a list of names", description='["ndv"]')] | None = None
@@ -55,8 +56,6 @@ class Command(Query, kw_only=True):
         int, Meta(ge=1, le=MAX_PARTITIONS, title="must be an integer", description=f"1 to {MAX_PARTITIONS}")
     ] = 1
     strict: Truth = False
-    max_lag_ms: Annotated[Count, Meta(title="must be milliseconds ≥ 0")] | None = None
-    min_generation: Annotated[Count, Meta(title="must be an integer ≥ 0")] | None = None
 
 
 class Part(NamedTuple):

@@ -145,7 +145,7 @@ class Door:
 
     def _answer(self, request: Request, body: bytes | None) -> Answer:
         caller = self._guard.authenticate(request.headers.get("authorization"))
-        self._app.role.check_lag(lag.most_ms(request.headers.get(lag.MAX_LAG)))
+        lag.check(self._app.role, request.headers.get)
         # split before it is unquoted: names may contain slashes
         path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1").partition("?")[0]
         parts = [unquote(part) for part in path.removeprefix(f"{PREFIX}/").split("/")]

@@ -72,7 +72,7 @@ class Door:
         """
         caller = self._guard.authenticate(request.headers.get("authorization"))
         self._app.access.require(caller, "stats.read")
-        self._app.role.check_lag(lag.most_ms(request.headers.get(lag.MAX_LAG)))
+        lag.check(self._app.role, request.headers.get)
         return caller
 
     async def _answer(self, caller: Principal, scope: Any, receive: Any, send: Any) -> None:

@@ -220,7 +220,7 @@ class Site:
         as_json = request.url.path.endswith(".json")
         try:
             caller, by_cookie = self._caller(request)
-            self._app.role.check_lag(lag.most_ms(request.headers.get(lag.MAX_LAG)))
+            lag.check(self._app.role, request.headers.get)
             select = self._select
             run = None if select is None else lambda statement: select(statement, caller, data.ANSWERED + 1)
             values = read(LocalReader(self._app.scanner, caller, run))

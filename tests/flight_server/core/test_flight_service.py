@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from flight_server.core.flight_service import _Answering
-from flight_server.core.wire.lag import MAX_LAG
+from flight_server.core.wire import lag
 from store.model.errors import InvalidField
+from store.role import Role
 
 
 class Context:
@@ -49,12 +50,24 @@ def test_context_is_used_until_the_end_of_the_stream():
     assert call.is_cancelled()
 
 
+class Recording(Role):
+    """Takes the place of a server among others: notes what a read is to wait for."""
+
+    def check_read(self, max_lag_ms, min_generation):
+        self.asked = max_lag_ms, min_generation
+
+
 @pytest.mark.parametrize(("given", "expected"), [([], None), (["0"], 0), ([b"1500"], 1500)])
-def test_greatest_age_is_a_header(given, expected):
-    assert _Answering(None, Context(), {MAX_LAG: given}, "DoGet", "").max_lag_ms() == expected
+def test_headers_say_how_old_a_read_may_be(given, expected):
+    role = Recording()
+    lag.check(role, _Answering(None, Context(), {lag.MAX_LAG: given}, "DoGet", "").get)
+    assert role.asked == (expected, None)
+    lag.check(role, _Answering(None, Context(), {lag.MIN_GENERATION: given}, "DoGet", "").get)
+    assert role.asked == (None, expected)
 
 
-@pytest.mark.parametrize("given", ["", "-1", "1.5", "soon", "²"])
-def test_greatest_age_is_milliseconds(given):
-    with pytest.raises(InvalidField, match=MAX_LAG):
-        _Answering(None, Context(), {MAX_LAG: [given]}, "DoGet", "").max_lag_ms()
+@pytest.mark.parametrize("header", [lag.MAX_LAG, lag.MIN_GENERATION])
+@pytest.mark.parametrize("given", ["", "-1", "1.5", "soon", "²", str(2**63), "9" * 5000])
+def test_headers_of_reads_are_numbers(header, given):
+    with pytest.raises(InvalidField, match=header):
+        lag.check(Role(), _Answering(None, Context(), {header: [given]}, "DoGet", "").get)
