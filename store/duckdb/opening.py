@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ MEMORY: Final = ":memory:"
 SHARED_STORE: Final = "shared_store"  # in the table `settings`: the store that the file is a cache of
 SHARED_ADDRESS: Final = "shared_address"  # likewise: where that store is, without its password
 _HELD: Final = "another process holds it; stop that one first"
+_MAGIC: Final = b"DUCK"  # in bytes 8 to 12 of a database
 
 
 def connect(path: str, *, is_cache: bool = False) -> Connection:
@@ -44,8 +47,10 @@ def connect(path: str, *, is_cache: bool = False) -> Connection:
 
 
 def _open(path: str, *, read_only: bool = False) -> Connection:
+    # DuckDB takes a path such as md:x for one of an extension, which it would fetch; none that begins with a slash.
+    whole = path if path == MEMORY else os.path.abspath(path)  # noqa: PTH100  resolving links would move the log
     try:
-        return duckdb.connect(path, read_only=read_only)
+        return duckdb.connect(whole, read_only=read_only)
     except duckdb.Error as error:
         raise _unopened(Path(path).name, error) from None
 
@@ -166,11 +171,44 @@ def take_lock(path: str) -> FileLock | None:
             file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
             log.warning('there was no directory "%s": created it for a new database', file.parent)
         file = file.resolve()
-        return FileLock(file.with_name(file.name + ".lock"))
+        lock = FileLock(file.with_name(file.name + ".lock"))
     except BlockingIOError:
         raise _unusable(file.name, _HELD) from None
     except OSError as error:
-        raise InvalidArgument(f"database: its directory cannot be used ({error.strerror})") from None
+        reason = f'its directory "{file.parent}" cannot be used: {_words(error)}; name a place that can be written'
+        raise _unusable(file.name, reason) from None
+    try:
+        _refuse_other_kinds(file)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _words(error: OSError) -> str:
+    """The reason of an error of the system; its own is misleading where a system such as /proc takes no new file."""
+    return "no file can be made there" if error.errno == errno.ENOENT else error.strerror or str(error)
+
+
+def _refuse_other_kinds(file: Path) -> None:
+    """Checks that a file, if it exists, is a database. DuckDB itself opens a file of Parquet, CSV or JSON as a database
+    in memory with a view of it, so that all that is stored would be lost, and fetches an extension for one of SQLite.
+
+    To be called under the lock beside the file: closing it here would release the lock of a database that is open.
+    """
+    if not file.exists():
+        return
+    if file.is_dir():
+        raise _unusable(file.name, f"it is a directory; name a file in it, such as {file.name}/stats.duckdb")
+    if not file.is_file():
+        raise _unusable(file.name, "it is not a regular file")
+    try:
+        with file.open("rb") as opened:
+            begin = opened.read(8 + len(_MAGIC))
+    except OSError as error:
+        raise _unusable(file.name, f"it cannot be read: {error.strerror}") from None
+    if begin[8:] != _MAGIC:
+        raise _unusable(file.name, "it cannot be opened as a database: it is a file of another kind; name a new file")
 
 
 def _refuse_cache(root: Connection, name: str) -> None:

@@ -78,7 +78,7 @@ def test_start_on_a_read_only_file_system_says_so(disk: SmallDisk):
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     disk.allow()
     assert ended.returncode == 1
-    assert "its directory cannot be used (Read-only file system)" in ended.stderr
+    assert "cannot be used: Read-only file system; name a place that can be written" in ended.stderr
 
 
 def test_deleted_database_is_said_and_nothing_is_acknowledged(tmp_path: Path):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from store.duckdb.database import Database
 from store.duckdb.file_lock import FileLock
+from store.duckdb.opening import opened_read_only, planned_upgrade
 from store.model.errors import InvalidArgument
 
 
@@ -52,3 +57,42 @@ def test_error_of_an_invalid_file_is_independent_of_its_path(tmp_path):
     (tmp_path / "block/lock.db").write_text("no database" * 1000)
     with pytest.raises(InvalidArgument, match="cannot be opened as a database"):
         Database(tmp_path / "block/lock.db")
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.json", "rows.db"])
+@pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b'{"a": 1}\n', b"PAR1", b"SQLite format 3\0"])
+def test_file_of_another_kind_is_no_database(tmp_path, name, content):
+    """DuckDB would open some of them, and keep in memory what is stored."""
+    if content == b"PAR1":
+        pq.write_table(pa.table({"a": [1]}), tmp_path / name)
+    else:
+        (tmp_path / name).write_bytes(content)
+    before = (tmp_path / name).read_bytes()
+    for opened in (Database, opened_read_only_at, planned_upgrade):
+        with pytest.raises(InvalidArgument, match=rf'"{name}": .*file of another kind; name a new file'):
+            opened(tmp_path / name)
+    assert (tmp_path / name).read_bytes() == before and [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def opened_read_only_at(path):
+    with opened_read_only(path):
+        pass
+
+
+def test_place_that_is_no_file_is_named(tmp_path):
+    (tmp_path / "lake").mkdir()
+    with pytest.raises(InvalidArgument, match='"lake": it is a directory; name a file in it, such as lake/stats'):
+        Database(tmp_path / "lake")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidArgument, match=r'"pipe": it is not a regular file'):
+        Database(tmp_path / "pipe")
+    with pytest.raises(InvalidArgument, match=r'"x.db": its directory "/proc" cannot be used: no file can be made'):
+        Database("/proc/x.db")
+
+
+def test_file_may_have_any_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("md:x", "sqlite:y.db", "rows.parquet", "rows.csv"):
+        for _ in range(2):
+            Database(name).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["md:x", "rows.csv", "rows.parquet", "sqlite:y.db"]
