@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -24,6 +25,18 @@ LITERALS = 16  # at most that many values are written into a condition
 _FEW_ROWS = 64  # at most that many row ids are written into a condition
 
 
+class OverArrow:
+    """Takes the place of a connection, and gets the Arrow tables that a statement reads."""
+
+    def execute(self, sql: str, given: Any = None, tables: Mapping[str, pa.Table] = MappingProxyType({})) -> Any:
+        """Runs a statement.
+
+        Args:
+            tables: Name in the statement → table; they are variables of the function that calls this one, too.
+        """
+        raise NotImplementedError
+
+
 def execute(connection: Connection, sql: str, given: Given | None = None, **tables: pa.Table) -> list[tuple[Any, ...]]:
     """Runs a statement over Arrow tables.
 
@@ -32,6 +45,9 @@ def execute(connection: Connection, sql: str, given: Given | None = None, **tabl
         tables: Up to three tables by name.
     """
     _arrow_1, _arrow_2, _arrow_3 = _three(tables)
+    if isinstance(connection, OverArrow):
+        named = dict(zip(_VARIABLES, tables.values(), strict=False))
+        return connection.execute(_named(sql, tables), given, named).fetchall()
     return connection.execute(_named(sql, tables), given).fetchall()
 
 

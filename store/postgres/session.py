@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -94,6 +94,48 @@ class Address:
         return UpstreamError(f"{what}: Postgres at {self.shown}: {reason}", code="STORE", hint="it may be tried again")
 
 
+class _Watchdog:
+    """Ends calls that are late. One thread watches those of all sessions: a timer for each would start three threads in
+    every write."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._calls: dict[object, tuple[float, Callable[[], None]]] = {}  # call → when it is late, and what ends it
+        self._wakes_at = float("inf")
+        self._thread: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def within(self, seconds: float, end: Callable[[], None]) -> Iterator[None]:
+        """Calls a function if the block takes longer; not once it has ended."""
+        call, late = object(), time.monotonic() + seconds
+        with self._changed:
+            self._calls[call] = late, end
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="postgres-watchdog", daemon=True)
+                self._thread.start()
+            elif late < self._wakes_at:
+                self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._calls.pop(call, None)
+
+    def _watch(self) -> None:
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                for call, (late, end) in list(self._calls.items()):
+                    if late <= now:
+                        del self._calls[call]
+                        end()
+                self._wakes_at = min((late for late, _ in self._calls.values()), default=float("inf"))
+                self._changed.wait(None if self._wakes_at == float("inf") else max(0.0, self._wakes_at - now))
+
+
+_watchdog: Final = _Watchdog()
+
+
 class Session:
     """One connection, for one thread at a time."""
 
@@ -118,12 +160,18 @@ class Session:
                 pass
             return cursor.fetchall() if cursor.description else []
 
-    def append(self, sql: str, rows: list[tuple[Any, ...]], *, seconds: float = CALL_SECONDS) -> None:
-        """Runs a statement for each of some rows, of any size; arguments and errors are those of `execute`."""
+    def append(self, sql: str, rows: Sequence[tuple[Any, ...]], *then: str, seconds: float = CALL_SECONDS) -> None:
+        """Runs a statement for each of some rows, of any size, and others after the last one, with which they are sent;
+        errors are those of `execute`."""
         with self._lock, self._connection.cursor() as cursor:
-            for row in rows:
+            *first, last = rows
+            for row in first:
                 with self._within(seconds):
                     cursor.execute(sql, row, binary=True)
+            with self._within(seconds), self._connection.pipeline():
+                cursor.execute(sql, last, binary=True)
+                for statement in then:
+                    cursor.execute(statement)
 
     def wait(self, seconds: float) -> None:
         """Waits for a notification."""
@@ -143,13 +191,10 @@ class Session:
 
     @contextlib.contextmanager
     def _within(self, seconds: float) -> Iterator[None]:
-        timer = threading.Timer(seconds, self._cut)
-        timer.daemon = True
-        timer.start()
         try:
-            yield
+            with _watchdog.within(seconds, self._cut):
+                yield
         finally:
-            timer.cancel()
             self.used_at = time.monotonic()
 
     def _cut(self) -> None:

@@ -124,8 +124,8 @@ def commit(session: Session, newest: int, data: bytes) -> None:
         newest: Its generation.
     """
     rows = [(newest, part, piece) for part, piece in enumerate(_pieces(data))]
-    session.append("INSERT INTO statflight.commits VALUES (%s, %s, %s)", rows)
-    session.execute(f"UPDATE statflight.head SET generation = {newest}; NOTIFY {_CHANNEL}; COMMIT")
+    moved = f"UPDATE statflight.head SET generation = {newest}"
+    session.append("INSERT INTO statflight.commits VALUES (%s, %s, %s)", rows, moved, f"NOTIFY {_CHANNEL}", "COMMIT")
 
 
 def commits(session: Session, after: int, up_to: int) -> list[tuple[int, bytes]]:

@@ -49,6 +49,7 @@ class SharedLog(CommitLog):
         self.current_at = time.monotonic()
         self.trouble = ""
         self.secrets: dict[str, str | None] = {}  # of connectors, that the transaction changes
+        self._schemas: dict[str, pa.Schema] = {}  # of tables whose rows were read
         self._recorder: Recorder | None = None
         self._prepared: Connection | None = None
         self._session: Session | None = None  # with an open transaction while a write runs
@@ -68,7 +69,7 @@ class SharedLog(CommitLog):
         if self._prepared is not connection:
             prepare(connection)
             self._prepared = connection
-        self._recorder = Recorder(connection, self._layout)
+        self._recorder = Recorder(connection, self._layout, self._schemas)
         return self._recorder
 
     def record(self, touched: Set[int], outlived: Set[int]) -> bool:

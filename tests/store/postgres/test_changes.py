@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import duckdb
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store.catalog.catalog import Catalog
+from store.duckdb.arrow_sql import execute, query
 from store.duckdb.commit_log import CommitLog
 from store.duckdb.database import Database
 from store.model.errors import Conflict
@@ -31,10 +33,11 @@ class Mirror(CommitLog):
         with source.reading() as cursor:
             self.layout = layout_of(cursor)
         self.target, self.recorder, self.sizes = target, None, []
+        self.schemas: dict[str, pa.Schema] = {}
 
     def begin(self, connection):
         prepare(connection)
-        self.recorder = Recorder(connection, self.layout)
+        self.recorder = Recorder(connection, self.layout, self.schemas)
         return self.recorder
 
     def record(self, touched, outlived):
@@ -183,3 +186,35 @@ def test_unknown_statement_is_refused():
     recorder = Recorder(duckdb.connect(":memory:"), {})
     with pytest.raises(AssertionError, match="a statement of an unknown kind"):
         recorder.execute("TRUNCATE jobs")
+
+
+def checks_table() -> duckdb.DuckDBPyConnection:
+    """A database with two rows in one table."""
+    connection = duckdb.connect(":memory:")
+    connection.execute("CREATE TABLE checks (table_key BIGINT, rule VARCHAR, more VARCHAR)")
+    connection.execute("INSERT INTO checks VALUES (1, 'a', NULL), (2, 'b', NULL)")
+    prepare(connection)
+    return connection
+
+
+DELETION, UPDATE = "DELETE FROM checks WHERE rule = 'a'", "UPDATE checks SET more = 'x' WHERE rule = 'b'"
+INSERT = "INSERT INTO checks BY NAME FROM {new}"
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [[INSERT], [DELETION, INSERT], [INSERT, DELETION], [UPDATE, INSERT], [INSERT, UPDATE], [INSERT, INSERT, DELETION]],
+)
+def test_inserted_arrow_table_is_as_it_is_once_the_transaction_ends(statements):
+    layout, new = {"checks": ("table_key", "rule", "more")}, pa.table({"rule": ["a", "b"], "table_key": [1, 3]})
+    connection, copy = checks_table(), checks_table()
+    schemas = {"checks": query(connection, "SELECT * FROM checks").schema}
+    connection.execute("BEGIN")
+    recorder = Recorder(connection, layout, schemas)
+    for statement in statements:
+        execute(recorder, statement, **({"new": new} if statement is INSERT else {}))
+    changes = recorder.changes()
+    connection.execute("COMMIT")
+    apply(copy, [decode(encode(Commit(changes)))])
+    content, copied = (sorted(map(str, each.execute("FROM checks").fetchall())) for each in (connection, copy))
+    assert copied == content
