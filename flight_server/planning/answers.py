@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from flight_server.core.reads.streams import never
 from flight_server.planning.answer_request import AnswerRequest, Item
-from flight_server.planning.scan_plan import Listing, Query, ScanPlanner
+from flight_server.planning.listings import Listing
+from flight_server.planning.scan_plan import ScanPlanner
+from flight_server.planning.scan_query import Query
 from store.duckdb.database import Connection
 from store.history.file_spans import listed_rows
 from store.model.catalog_entries import TableEntry
@@ -83,7 +85,7 @@ def answer(
         NotFound: UNKNOWN_SNAPSHOT.
     """
     try:
-        return planner.reading(
+        return planner.listings.reading(
             table, snapshot, lambda cursor, listing: _answer(cursor, table, listing, request), is_cancelled
         )
     except NotCaptured as unknown:

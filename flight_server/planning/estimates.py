@@ -23,8 +23,10 @@ import pyarrow.compute as pc
 from flight_server.core.reads.streams import never
 from flight_server.planning import file_keys
 from flight_server.planning.answers import has_other_rows
+from flight_server.planning.listings import Listing
 from flight_server.planning.merged_sketches import MergedSketches
-from flight_server.planning.scan_plan import Listing, Query, ScanPlanner
+from flight_server.planning.scan_plan import ScanPlanner
+from flight_server.planning.scan_query import Query
 from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection
 from store.duckdb.lru import LruCache
@@ -155,7 +157,7 @@ class Estimator:
             estimation = _Estimation(self._facts, cursor, table, listing, node)
             return estimation.of(estimation.columns(columns), every=not columns)
 
-        return self._planner.reading(table, snapshot, estimated, is_cancelled)
+        return self._planner.listings.reading(table, snapshot, estimated, is_cancelled)
 
     def of_each(
         self,
@@ -179,7 +181,7 @@ class Estimator:
             named = [None if id is None else listing.columns.of_id(id) for id in column_ids]
             return [estimation.of([column] if column else [], every=column is None) for column in named]
 
-        return self._planner.reading(table, snapshot_id, estimated, is_cancelled)
+        return self._planner.listings.reading(table, snapshot_id, estimated, is_cancelled)
 
 
 class _Estimation:

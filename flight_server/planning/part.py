@@ -11,7 +11,7 @@ from flight_server.core.control.access import Access
 from flight_server.core.part import Action, Asking, Commands, LeftBy, Part, Rows
 from flight_server.core.reads.streams import Streams
 from flight_server.core.reads.usage import Usage
-from flight_server.planning import plan_request, scan_plan, scans
+from flight_server.planning import plan_request, scan_plan, scan_query, scans
 from flight_server.planning.estimates import Estimator
 from flight_server.planning.plan_request import PlanRequest
 from store.catalog.catalog import Catalog
@@ -71,7 +71,7 @@ class _Scan(NamedTuple):
     asking: Asking
 
     def schema(self) -> pa.Schema:
-        return scan_plan.SCHEMA
+        return scan_query.SCHEMA
 
     def info(self) -> tuple[pa.Schema, bytes, int]:
         plan = self.scans.planned(self.request, self.asking)

@@ -250,7 +250,7 @@ def check_scan(app: App, conditions: Conditions, where: str, page: Page | None =
 def kept_by_door(app: App, tree: Mapping[str, Any]) -> set[str]:
     """The files that an Iceberg client gets for the same condition."""
     table = app.catalog.get(TABLE)
-    find = app.parts["planning"].planner.reading(table, "current", lambda _, listing: listing.columns).find
+    find = app.parts["planning"].planner.listings.reading(table, "current", lambda _, listing: listing.columns).find
     node = condition(as_iceberg(tree), find)
     if node is False:
         return set()

@@ -20,7 +20,8 @@ from flight_server.faces.iceberg_rest.pyiceberg_files import Asked
 from flight_server.faces.iceberg_rest.residuals import residual_of
 from flight_server.faces.iceberg_rest.tables import Served, Tables, url, values_of
 from flight_server.planning.scan_columns import Columns
-from flight_server.planning.scan_plan import SLICE, WHOLE, ScanPlanner, Slice, slices
+from flight_server.planning.scan_plan import ScanPlanner
+from flight_server.planning.slices import SLICE, WHOLE, Slice, slices
 from store.duckdb.lru import LruCache
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidField, NotFound, Unimplemented, UpstreamError
@@ -138,7 +139,9 @@ class Plans:
         table = self._tables.captured(table, snapshot)
         snapshot_id = table.current_snapshot_id if isinstance(snapshot, str) else snapshot
         assert snapshot_id is not None  # it is captured
-        columns = self._app.parts["planning"].planner.reading(table, snapshot_id, lambda _, listing: listing.columns)
+        columns = self._app.parts["planning"].planner.listings.reading(
+            table, snapshot_id, lambda _, listing: listing.columns
+        )
         by_snapshot, exact = _flag(body, "use-snapshot-schema", False), _flag(body, "case-sensitive", True)
         find = served.finder(columns, by_snapshot=by_snapshot, exact=exact)
         filter = body.get("filter")

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from flight_server.client import StatsClient
-from flight_server.planning.scan_plan import METADATA, SCHEMA, TABLE
+from flight_server.planning.scan_plan import METADATA, TABLE
+from flight_server.planning.scan_query import SCHEMA
 from store.model.format_facts import OF_PUTS, UNKNOWN
 from tests.flight_server.command_line import KEY, NAME
 

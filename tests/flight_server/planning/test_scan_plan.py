@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from flight_server.planning import scan_plan
+from flight_server.planning import scan_query
 from flight_server.planning.plan_request import find
-from flight_server.planning.scan_plan import METADATA, SCHEMA, TABLE
+from flight_server.planning.scan_plan import METADATA, TABLE
+from flight_server.planning.scan_query import SCHEMA
 from store.model.errors import InvalidArgument, NotCaptured, NotFound
 from store.model.format_facts import FACTS, UNKNOWN, FormatFacts
 from store.model.logical_types import parse
@@ -44,7 +45,7 @@ def with_files(app):
 @pytest.fixture(params=["joined", "decided first"])
 def app(request, monkeypatch):
     if request.param == "decided first":  # as conditions on one column of many files are
-        monkeypatch.setattr(scan_plan, "_MANY_FILES", 0)
+        monkeypatch.setattr(scan_query, "_MANY_FILES", 0)
     with app_in(fill=with_files) as app:
         yield app
 

@@ -10,7 +10,7 @@ from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.faces.iceberg_rest import plans as module
 from flight_server.faces.iceberg_rest.plans import Plans
 from flight_server.faces.iceberg_rest.tables import Served
-from flight_server.planning import scan_plan
+from flight_server.planning import slices
 from store.model.errors import NotFound
 from tests.flight_server.serving import app_in, put
 
@@ -42,7 +42,7 @@ class _Tables:
 
 @pytest.fixture(params=[1000, 7])
 def app(request, monkeypatch):
-    monkeypatch.setattr(scan_plan, "SLICE", request.param)
+    monkeypatch.setattr(slices, "SLICE", request.param)
     monkeypatch.setattr(module, "SLICE", request.param)
     monkeypatch.setattr(module, "PAGE", 3)
     with app_in() as app:
