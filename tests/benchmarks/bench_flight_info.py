@@ -75,7 +75,7 @@ def test_info_of_a_table_that_changed(app: App) -> None:
         entry = app.catalog.find(name_of(table))
         assert entry is not None and entry.current_snapshot_id is not None
         found["generation"].append(spent(lambda: app.scanner.generations.of(FLIGHT, entry, entry.current_snapshot_id)))  # noqa: B023
-        found["rows"].append(spent(lambda: app.scanner.slice(FLIGHT, entry, entry.current_snapshot_id)))  # noqa: B023
+        found["rows"].append(spent(lambda: app.scanner.rows.of(FLIGHT, entry, entry.current_snapshot_id)))  # noqa: B023
     medians = {name: statistics.median(each) for name, each in found.items()}
     again = medians["again"]
     for name, median in medians.items():

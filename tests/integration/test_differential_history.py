@@ -63,9 +63,7 @@ class History:
 
     def __post_init__(self) -> None:
         streams = Streams(4, 60.0, 1 << 30)
-        self.scanner = Scanner(
-            self.local.database, self.local.catalog, self.local.database.versions, SliceCache(0), streams
-        )
+        self.scanner = Scanner(self.local.database, self.local.catalog, SliceCache(0), streams)
         self.scanner.queries.arrow_sources = {}
         self.tables: dict[int, TableHandle] = {}
         self.hashes: dict[int, str] = {}  # of the tables' schemas

@@ -73,7 +73,7 @@ class Prewarmer:
 
     def warm(self, keys: Collection[int] | None = None) -> None:
         """Prewarms these tables, in the second half of the cache only those that are cached; None for all."""
-        cache = self._scanner.slices
+        cache = self._scanner.rows.slices
         if not cache.budget or (keys is not None and not keys):
             return
         for tables in self._chunks(keys):
@@ -85,9 +85,9 @@ class Prewarmer:
 
     def _warm(self, flight: Flight, tables: Collection[TableEntry]) -> None:
         """Prewarms a chunk of tables in one flight."""
-        cache = self._scanner.slices
+        cache = self._scanner.rows.slices
         wanted = [table for table in tables if not cache.is_half_full or cache.has(_key(flight.name, table))]
-        for table, slice_ in self._scanner.current(flight, wanted):
+        for table, slice_ in self._scanner.rows.current(flight, wanted):
             cache.put(_key(flight.name, table), slice_)
         self._scanner.generations.warm(flight, wanted)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -31,7 +31,8 @@ from store.model.puts import IDENTITY
 from store.model.schemas import Flight
 
 BATCH_ROWS: Final = 4096  # ~1 MiB of statistics
-_LARGE: Final = {"stats.sketches": 64}  # rows of a batch for flights with large values
+_SKETCHES: Final = "stats.sketches"  # a union of two tables, which has no sort columns in common
+_LARGE: Final = {_SKETCHES: 64}  # rows of a batch for flights with large values
 NAMED_UP_TO: Final = 1000  # most rows of a limited read that gets the table names from the catalog
 ORDERED_UP_TO: Final = 100_000  # rows; a larger unscoped read is in storage order, clustered by table
 
@@ -168,6 +169,23 @@ class Queries:
             return False
         return name not in STORED or self.estimate(name, only_current=scope.current) <= ORDERED_UP_TO
 
+    def split(self, request: ScanRequest, keys: Collection[int] | None) -> list[ScanRequest]:
+        """Splits a scan without a limit into at most `partitions` disjoint parts of about as many rows.
+
+        Args:
+            keys: Keys of the tables that it reads; None for all.
+
+        Returns:
+            One scan per part; the scan itself if its flight is computed or `stats.sketches`.
+        """
+        if request.flight.name not in STORED or request.flight.name == _SKETCHES:
+            return [request]
+        sizes = list(self.stored_rows([request.flight]).items())
+        if keys is not None:
+            wanted = set(keys)
+            sizes = [(key, count) for key, count in sizes if key in wanted]
+        return [replace(request, part=share) for share in _shares(sizes, request.partitions)]
+
     def stored_rows(self, flights: Iterable[Flight], keys: Collection[int] | None = None) -> dict[int, int]:
         """Table key → rows of stored flights over all snapshots, by ascending key, without tables that have none.
 
@@ -293,3 +311,18 @@ def _text_sql(column: str, type: pa.DataType) -> str:
     if pa.types.is_list(type):
         return f"to_json({column})::VARCHAR"
     return f"{column}::VARCHAR"
+
+
+def _shares(sizes: Sequence[tuple[int, int]], count: int) -> list[Part]:
+    """Parts of about as many rows, of tables with these numbers of stored rows: ranges of keys, or shares of each table
+    if one has most of the rows."""
+    total = sum(rows for _, rows in sizes)
+    if not sizes or max(rows for _, rows in sizes) > 1.5 * total / count:
+        return [Part(None, None, residue, count) for residue in range(count)]
+    bounds: list[int | None] = [None]
+    seen = 0
+    for key, rows in sizes:
+        if seen >= total * len(bounds) / count:
+            bounds.append(key)
+        seen += rows
+    return [Part(low, high, 0, 1) for low, high in zip(bounds, [*bounds[1:], None], strict=True)]

@@ -34,7 +34,7 @@ class Reading:
             stall_seconds=settings.stream_stall_seconds,
         )
         self.slices = SliceCache(settings.cache_bytes)
-        self.scanner = Scanner(database, catalog, database.versions, self.slices, self.streams)
+        self.scanner = Scanner(database, catalog, self.slices, self.streams)
         self.records = RecordFinder(store, catalog, self.slices, self.scanner)
         self.usage = Usage(database, catalog)
         self.prewarmer = Prewarmer(self.scanner, self.usage)

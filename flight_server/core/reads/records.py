@@ -123,7 +123,7 @@ class RecordFinder:
     def _read(
         self, table: TableEntry, snapshot_id: int, kind: TargetKind, targets: Sequence[Target]
     ) -> dict[str, Mapping[str, Any]]:
-        slice_ = self._scanner.slice(FLIGHTS[FLIGHT_OF[kind]], table, snapshot_id) if kind in _BY_TABLE else None
+        slice_ = self._scanner.rows.of(FLIGHTS[FLIGHT_OF[kind]], table, snapshot_id) if kind in _BY_TABLE else None
         rows: Mapping[str, Mapping[str, Any] | None]
         if slice_ is not None:
             rows = _of_slice(slice_, targets)

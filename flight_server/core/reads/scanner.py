@@ -1,6 +1,6 @@
 """Scans: determines the tables and snapshots of a request, and answers it from the cache or by a query.
 
-A scan of one table is answered from the cache, else if it is current from its rows (`current_rows.py`); all others by a
+A scan of one table is answered from the cache, else if it is current from its rows (`table_rows.py`); all others by a
 DuckDB query (`query.py`).
 """
 
@@ -11,35 +11,32 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from flight_server.client.conditions.one_table import NAMES
 from flight_server.core.auth.principal import Principal
 from flight_server.core.reads import adbc_statistics, known_snapshots
-from flight_server.core.reads.current_rows import CurrentRows
 from flight_server.core.reads.generations import Generations
 from flight_server.core.reads.null_slots import zeroed
-from flight_server.core.reads.query import BATCH_ROWS, Queries, in_order, order_of, sort_keys
+from flight_server.core.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
 from flight_server.core.reads.scope import ReadScope
 from flight_server.core.reads.slice_cache import Derived, Slice, SliceCache, one_batch
 from flight_server.core.reads.streams import Stream, Streams, fits, never
-from flight_server.core.wire.scan_request import CURRENT, Part, ScanRequest
+from flight_server.core.reads.table_rows import TableRows
+from flight_server.core.wire.scan_request import CURRENT, ScanRequest
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
-from store.duckdb.layout import STORED
-from store.duckdb.table_versions import TableVersions
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument
 from store.model.predicates.tree import And, Leaf, Op
-from store.model.schemas import FLIGHTS, Flight
+from store.model.schemas import FLIGHTS
 
 SHORT_BYTES: Final = 65_536  # largest answer, with its command and the slice that it is a part of, that is kept
 _OBJECTS_BYTES: Final = 10_240  # estimated size of the objects of a kept answer
 SMALL_BYTES: Final = 1 << 20  # largest cached answer that does not count as a stream
 
-_SKETCHES: Final = "stats.sketches"  # a union of two tables, which has no sort columns in common
-_LARGE: Final = frozenset({_SKETCHES, "stats.files", "stats.file_columns", "stats.partitions"})  # not kept for tickets
+# flights whose rows are not kept for tickets
+_LARGE: Final = frozenset({"stats.sketches", "stats.files", "stats.file_columns", "stats.partitions"})
 _KEPT_SHARE: Final = 8  # part of the cache's size that rows of tickets may take besides
 
 Answer: TypeAlias = pa.Table | Stream
@@ -48,14 +45,12 @@ Answer: TypeAlias = pa.Table | Stream
 class Scanner:
     """Runs scans with the permissions of their callers."""
 
-    def __init__(
-        self, database: Database, catalog: Catalog, versions: TableVersions, slices: SliceCache, streams: Streams
-    ):
-        self.database, self.catalog, self.versions = database, catalog, versions
-        self.slices, self.streams = slices, streams
-        self.current_rows = CurrentRows(database, catalog)
-        self.queries = Queries(database, catalog, versions)
-        self.generations = Generations(database, versions, slices.budget // _KEPT_SHARE)
+    def __init__(self, database: Database, catalog: Catalog, slices: SliceCache, streams: Streams):
+        self.database, self.catalog, self.versions = database, catalog, database.versions
+        self.streams = streams
+        self.queries = Queries(database, catalog, database.versions)
+        self.rows = TableRows(database, catalog, self.queries, slices)
+        self.generations = Generations(database, database.versions, slices.budget // _KEPT_SHARE)
 
     def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
         """The request with "current" resolved to snapshot ids, and with the generation of its table, for its ticket.
@@ -81,10 +76,11 @@ class Scanner:
         def load() -> Slice | None:
             if flight.name in _LARGE:
                 return None
-            known = self.slice(flight, table, pin, stale)
-            if known is None and (rows := self._load(flight, table, pin, stale, self.generations.largest)) is not None:
+            known = self.rows.of(flight, table, pin, stale)
+            largest = self.generations.largest
+            if known is None and (rows := self.rows.load(flight, table, pin, stale, largest)) is not None:
                 known = Slice.of(rows, 0)
-            return known if known is None or known.size <= self.generations.largest else None
+            return known if known is None or known.size <= largest else None
 
         return replace(request, generation=self.generations.pin(flight, table, pin, stale, load))
 
@@ -251,10 +247,10 @@ class Scanner:
         """
         table, is_whole = None, principal.sees_all and request.flight.writable and request.generation is None
         if command is not None and is_whole and request.plan.name is not None:
-            kept = self.slices.derived(command, self.versions.generation)
+            kept = self.rows.slices.derived(command, self.versions.generation)
             if kept is not None and not self.catalog.deadlines.is_over(kept.table_key):
                 return self.streams.admit(kept.value)
-            if self.slices.is_worth_loading(("message", hash(command))):
+            if self.rows.slices.is_worth_loading(("message", hash(command))):
                 table = self.catalog.find(request.plan.name)
         if table is not None and self.catalog.is_unsure(table):
             table = None  # what is answered now holds for this moment only
@@ -266,7 +262,7 @@ class Scanner:
         batches = (batch.serialize() for batch in answer.to_batches())
         message = pa.py_buffer(b"".join([request.head, *batches, _END]))
         if command is not None and table is not None and (size := len(command) + message.size) <= SHORT_BYTES:
-            self.slices.put_derived(command, Derived(table.table_key, generation, message), size + _OBJECTS_BYTES)
+            self.rows.slices.put_derived(command, Derived(table.table_key, generation, message), size + _OBJECTS_BYTES)
         return self.streams.admit(message)
 
     def _cached(self, request: ScanRequest, principal: Principal) -> pa.RecordBatch | None:
@@ -287,7 +283,7 @@ class Scanner:
             snapshot = self._pin(request, table)
             if snapshot is None:
                 return _empty(request)
-        cached = self._kept(request) or self.slice(request.flight, table, snapshot, request.allow_stale)
+        cached = self._kept(request) or self.rows.of(request.flight, table, snapshot, request.allow_stale)
         if cached is None:
             return None
         batch = cached.select(plan, request.limit)
@@ -304,72 +300,6 @@ class Scanner:
         if request.pins is not None:
             return request.pins.get(table.table_key)
         return table.current_snapshot_id if request.snapshot == CURRENT else int(request.snapshot or 0)
-
-    def slice(self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False) -> Slice | None:
-        """The rows of a flight about one table, if cached or quickly read; None if DuckDB must be queried.
-
-        Args:
-            snapshot: Id of the requested snapshot; None for all stored rows.
-        """
-        stale = allow_stale and snapshot is not None
-        key, generation = (flight.name, table.table_key, snapshot, stale), self.versions.generation(table.table_key)
-        if (cached := self.slices.find(key, generation)) is not None:
-            return cached
-        is_worth = self.slices.is_worth_loading(key)
-        rows = None if stale or snapshot is None else self.current_rows.read(flight, table, snapshot)
-        if rows is not None:
-            new = Slice.of(in_order(rows, order_of(flight)), generation)
-            if is_worth:
-                self.slices.put(key, new)
-            return new
-        if not is_worth:
-            return None
-        return self.slices.load(key, generation, lambda most: self._load(flight, table, snapshot, stale, most))
-
-    def current(self, flight: Flight, tables: Sequence[TableEntry]) -> Iterator[tuple[TableEntry, Slice]]:
-        """Reads the current rows of tables with one query.
-
-        Yields:
-            Each table that has current rows, with its slice.
-        """
-        generations = {table.table_key: self.versions.generation(table.table_key) for table in tables}
-        known = self.catalog.committed.current  # after the generations: a commit in between makes the slices old
-        named = {table.name: table for table in tables if known.get(table.table_key) == table.current_snapshot_id}
-        if not named:
-            return
-        whole, scope = ScanRequest(flight), ReadScope([table.table_key for table in named.values()], current=True)
-        with self.database.reading() as cursor:
-            rows = pa.Table.from_batches(self.queries.start(cursor, whole, scope), whole.schema)
-        if not rows.num_rows:
-            return
-        batch = one_batch(rows)  # clustered by table, because a scoped read is ordered
-        starts = _starts(batch)
-        for start, stop in zip(starts, [*starts[1:], batch.num_rows], strict=True):
-            table = named[tuple(batch.column(name)[start].as_py() for name in NAMES)]
-            yield table, Slice.of(batch.slice(start, stop - start), generations[table.table_key])
-
-    def _load(
-        self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool, most: int
-    ) -> pa.RecordBatch | None:
-        """All rows of a table as one batch; None if they have more than `most` bytes."""
-        whole = ScanRequest(flight)
-        epoch = self.versions.steady()
-        is_current = self.catalog.committed.current.get(table.table_key) == snapshot
-        scope = ReadScope(
-            [table.table_key],
-            allow_stale=allow_stale,
-            only=table,
-            snapshot=snapshot,
-            epoch=epoch if is_current else None,
-        )
-        batches, size = [], 0
-        with self.database.reading() as cursor:
-            for batch in self.queries.start(cursor, whole, scope):
-                size += batch.nbytes
-                if size > most:
-                    return None
-                batches.append(batch)
-        return one_batch(in_order(pa.Table.from_batches(batches, whole.schema), sort_keys(whole, scope)))
 
     def _from_database(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
         """Answers from DuckDB."""
@@ -416,37 +346,9 @@ class Scanner:
         Returns:
             One scan per part; the scan itself if it has a limit, or its flight is computed or `stats.sketches`.
         """
-        name = request.flight.name
-        if request.partitions == 1 or name not in STORED or request.limit is not None or name == _SKETCHES:
+        if request.partitions == 1 or request.limit is not None:
             return [request]
-        scope = self.scope(request, principal)
-        sizes = list(self.queries.stored_rows([request.flight]).items())
-        if scope.keys is not None:
-            wanted = set(scope.keys)
-            sizes = [(key, count) for key, count in sizes if key in wanted]
-        return [replace(request, part=share) for share in _shares(sizes, request.partitions)]
-
-
-def _starts(batch: pa.RecordBatch) -> list[int]:
-    """The places at which the rows of another table begin, in rows clustered by table."""
-    names = [batch.column(name).dictionary_encode().indices.to_numpy() for name in NAMES]
-    changes = np.logical_or.reduce([codes[1:] != codes[:-1] for codes in names])
-    return [0, *(np.flatnonzero(changes) + 1).tolist()]
-
-
-def _shares(sizes: Sequence[tuple[int, int]], count: int) -> list[Part]:
-    """Parts of about as many rows, of tables with these numbers of stored rows: ranges of keys, or shares of each table
-    if one has most of the rows."""
-    total = sum(rows for _, rows in sizes)
-    if not sizes or max(rows for _, rows in sizes) > 1.5 * total / count:
-        return [Part(None, None, residue, count) for residue in range(count)]
-    bounds: list[int | None] = [None]
-    seen = 0
-    for key, rows in sizes:
-        if seen >= total * len(bounds) / count:
-            bounds.append(key)
-        seen += rows
-    return [Part(low, high, 0, 1) for low, high in zip(bounds, [*bounds[1:], None], strict=True)]
+        return self.queries.split(request, self.scope(request, principal).keys)
 
 
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # end-of-stream marker of Arrow IPC

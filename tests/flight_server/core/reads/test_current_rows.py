@@ -33,16 +33,16 @@ def app():
 @pytest.mark.parametrize("name", IN_PARTS)
 def test_rows_equal_those_of_a_query(app, name):
     flight, table = FLIGHTS[name], app.catalog.get('lake.s."it\'s"')
-    found = app.scanner.current_rows.read(flight, table, 2)
-    expected = app.scanner._load(flight, table, 2, False, 1 << 30)
+    found = app.scanner.rows.current_rows.read(flight, table, 2)
+    expected = app.scanner.rows.load(flight, table, 2, False, 1 << 30)
     assert found.num_rows and found.schema == flight.schema
     assert in_order(found, order_of(flight)).equals(expected)
 
 
 def test_other_snapshots_and_flights_are_left_to_a_query(app):
     table = app.catalog.get('lake.s."it\'s"')
-    assert app.scanner.current_rows.read(FLIGHTS["stats.columns"], table, 1) is None
-    assert app.scanner.current_rows.read(FLIGHTS["stats.files"], table, 2) is None
+    assert app.scanner.rows.current_rows.read(FLIGHTS["stats.columns"], table, 1) is None
+    assert app.scanner.rows.current_rows.read(FLIGHTS["stats.files"], table, 2) is None
 
 
 def test_rows_read_across_a_commit_are_not_used(app, monkeypatch):
@@ -57,11 +57,11 @@ def test_rows_read_across_a_commit_are_not_used(app, monkeypatch):
         return before
 
     monkeypatch.setattr(versions, "settled", commit_first)
-    assert app.scanner.current_rows.read(FLIGHTS["stats.columns"], table, 1) is None
+    assert app.scanner.rows.current_rows.read(FLIGHTS["stats.columns"], table, 1) is None
     assert read(app, command("moving", snapshot="current")).num_rows == 2
 
 
 def test_table_without_rows_has_an_empty_batch(app):
     put(app, rows("empty", 1, [1]))
-    found = app.scanner.current_rows.read(FLIGHTS["stats.expressions"], app.catalog.get("lake.s.empty"), 1)
+    found = app.scanner.rows.current_rows.read(FLIGHTS["stats.expressions"], app.catalog.get("lake.s.empty"), 1)
     assert found.equals(pa.RecordBatch.from_pylist([], FLIGHTS["stats.expressions"].schema))

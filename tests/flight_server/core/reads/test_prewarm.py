@@ -112,7 +112,7 @@ def test_slices_warmed_in_chunks_equal_slices_loaded_one_by_one(
             table = app.catalog.get(f"lake.s.{name}")
             key = ("stats.columns", table.table_key, table.current_snapshot_id, False)
             warmed = app.slices._slices.get(key)
-            alone = app.scanner._load(FLIGHTS["stats.columns"], table, table.current_snapshot_id, False, 1 << 30)
+            alone = app.scanner.rows.load(FLIGHTS["stats.columns"], table, table.current_snapshot_id, False, 1 << 30)
             assert warmed.batch.equals(alone)
             assert warmed.batch.get_total_buffer_size() < 2 * alone.nbytes + 20_000  # without the rows of other tables
 

@@ -34,7 +34,7 @@ def app():
 
 @pytest.fixture(scope="module")
 def uncached(app):
-    scanner = Scanner(app.database, app.catalog, app.versions, SliceCache(0), app.streams)
+    scanner = Scanner(app.database, app.catalog, SliceCache(0), app.streams)
     scanner.queries.arrow_sources = app.scanner.queries.arrow_sources
     return scanner
 

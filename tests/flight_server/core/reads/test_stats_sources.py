@@ -23,7 +23,7 @@ FRESHNESS_COLUMNS = ("column_id", "snapshot_id", "freshness")
 def histories(cache_bytes):
     """An app whose tables have columns captured at some of four snapshots, under two schemas."""
     with app_in(fill=fill) as app:
-        app.scanner.slices = SliceCache(cache_bytes)
+        app.scanner.rows.slices = SliceCache(cache_bytes)
         yield app
 
 
