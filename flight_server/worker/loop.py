@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import threading
 import time
 import uuid
@@ -22,26 +21,19 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from capture.cluster import Session, cluster
-from capture.connectors.progress import announcing, reporting
-from capture.connectors.secrets import resolve
-from capture.connectors.spi import Column, Connector, Schema
+from capture.connectors.progress import announcing
 from capture.engines import described
-from capture.homes import HOMES
 from capture.registry import Registry
-from capture.spec_body import parse_spec
-from capture.spi import CaptureRequest, CaptureResult, Decision, Mode, Outcome, TableHandle
 from flight_server.client.connection import Connection
 from flight_server.worker.costs import Costs
-from flight_server.worker.draft_sink import DraftSink
-from flight_server.worker.lake_inspection import inspect
 from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper, Renewals
+from flight_server.worker.lease_work import LeaseWork
 from flight_server.worker.reports import Ended, send
-from flight_server.worker.slots import Connectors, Slot
+from flight_server.worker.slots import Slot
 from flight_server.worker.stored_together import StoredTogether
 from flight_server.worker.turns import Turns
 from flight_server.worker.unreached import Unreached
 from store.model.errors import StatflightError, UpstreamError, first_line, may_pass, to_json
-from store.plugins import Plugins
 
 log = logging.getLogger("statflight.worker")
 
@@ -49,13 +41,6 @@ WAIT_SECONDS: Final = 20.0
 STALL_SECONDS: Final = 600.0
 REPORTS: Final = 2  # calls at once that report captures, so that a long commit does not delay all others
 MAX_LEFT_BEHIND: Final = 8
-WORK: Final = Plugins(
-    group="statflight.work",
-    field="kind",
-    noun="kind of work",
-    built_in={"publish": "flight_server.publishing.work:publish_table"},
-)
-"""Functions that do the work of leases of parts."""
 ROLES: Final = (("control",), ("sync", "control"), ("sync",), ("light",), ("job",), ("watch",), ("publish",))
 
 
@@ -84,9 +69,9 @@ class Worker:
         self._slots: list[Slot] = []
         self._reports = ThreadPoolExecutor(REPORTS, "reports")
         self._renewals, self._turns = Renewals(server), Turns()
-        self._unreached = Unreached()
-        self._connectors = Connectors(self._session)
         self.costs = Costs(server)
+        self._lease_work = LeaseWork(server, registry, self.spark, self.costs, self._turns)
+        self._unreached = Unreached()
 
     def start(self, roles: Sequence[Sequence[str]]) -> None:
         """Starts a thread for each role.
@@ -123,7 +108,7 @@ class Worker:
             elif slot.kinds:
                 self.start([slot.kinds])
 
-        self._connectors.close_old()
+        self._lease_work.connectors.close_old()
         self.costs.send()
 
     def _run(self, slot: Slot) -> None:
@@ -189,7 +174,8 @@ class Worker:
                 self.server.act("return_leases", {"lease_tokens": tokens}, ACTION_SECONDS)
 
     def _work(self, slot: Slot, lease: Mapping[str, Any]) -> None:
-        works = {"control": self._inspect, "watch": self._inspect, "publish": self._publish}
+        work = self._lease_work
+        works = {"control": work.inspect, "watch": work.inspect, "publish": work.publish}
         if slot.keeper is None:
             slot.keeper = LeaseKeeper(lease, self._renewals)
         keeper = slot.keeper
@@ -199,7 +185,7 @@ class Worker:
                 self.costs.counting(lease),
                 announcing(keeper.announce) if lease.get("lost") else contextlib.nullcontext(),
             ):
-                body = works.get(lease["kind"], self._capture)(slot, lease)
+                body = works.get(lease["kind"], work.capture)(slot, lease)
         except StatflightError as error:
             body = {"error": to_json(error), "message": str(error)}
         except BaseException as error:  # any bug or panic of a library is reported to the job and logged
@@ -236,121 +222,3 @@ class Worker:
             send(self.server, ended, self.stopping)
         except BaseException as error:  # their leases run out
             log.error("%s while captures are finished: %s", type(error).__name__, error)
-
-    def _session(self) -> Any:
-        """The Spark session, started if there is none."""
-        with self.spark.held() as session:
-            return session()
-
-    # Looking at a lake.
-
-    def _inspect(self, slot: Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
-        payload, keeper = lease["payload"], slot.keeper
-        assert keeper is not None
-        with (
-            self._connectors.opened(payload["connector"]) as connector,
-            reporting(lambda message: keeper.progress(None, message)),
-        ):
-            result = inspect(connector, payload, keeper.progress)
-            if lease["kind"] == "watch":
-                result["requests"] = self.costs.so_far()
-            return {"result": result}
-
-    # Publishing.
-
-    def _publish(self, slot: Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
-        payload = lease["payload"]
-        config, keeper = payload["connector"], slot.keeper
-        assert keeper is not None
-        with (
-            self._connectors.opened(config) as connector,
-            self.spark.held() as session,
-            reporting(lambda message: keeper.progress(None, message)),
-        ):
-            HOMES.load(payload["to"])  # says what a build without publishers lacks
-            publish_table = WORK.load("publish")
-            return {"result": publish_table(self.server, connector, resolve(config["options"]), payload, session)}
-
-    # Capturing.
-
-    def _capture(self, slot: Slot, lease: Mapping[str, Any]) -> dict[str, Any]:
-        payload = lease["payload"]
-        assert slot.keeper is not None
-        sink = DraftSink(
-            self.server,
-            slot.keeper,
-            has_statistics=payload["has_statistics"],
-            together=slot.together,
-            turns=self._turns,
-        )
-        turn = contextlib.nullcontext() if _is_remote(payload["connector"]["uri"]) else self._turns.taken()
-        with contextlib.closing(sink), self._connectors.opened(payload["connector"]) as connector, turn:
-            known = payload["snapshots"].items()
-            handles = {int(i): _handle(payload, int(i), columns, connector) for i, columns in known}
-            requests = [_request(payload, body, handles[body["snapshot_id"]]) for body in payload["requests"]]
-            results: list[CaptureResult | None] = [None] * len(requests)
-            decisions: list[Decision] = []
-            for done, (snapshot_id, handle) in enumerate(handles.items()):
-                sink.progress(done / len(handles), f"snapshot {snapshot_id}")
-                members = [at for at, r in enumerate(requests) if r.table is handle]
-                answers, made = self.registry.capture_batch([requests[at] for at in members], sink)
-                decisions += made
-                for at, answer in zip(members, answers, strict=True):
-                    results[at] = answer
-            rows = sink.held()
-        return {
-            "outcomes": [_outcome(r, q) for r, q in zip(results, requests, strict=True)],
-            "decisions": [_decision(d) for d in decisions],
-            "rows": rows,
-            "listings": sink.listings,
-        }
-
-
-def _is_remote(uri: str) -> bool:
-    """True if a lake is reached by a network, for which captures wait more than they compute."""
-    return re.match(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:", uri) is not None
-
-
-def _handle(payload: Mapping[str, Any], snapshot_id: int, columns: Any, connector: Connector) -> TableHandle:
-    table = payload["table"]
-    schema = Schema(tuple(Column(c[0], c[1], c[2], c[3], tuple(*c[4:5])) for c in columns))
-    return TableHandle(
-        table["catalog"],
-        table["schema"],
-        table["name"],
-        table["table_id"],
-        snapshot_id,
-        schema,
-        payload["column_ids"],
-        connector,
-        frozenset(payload["contradicted"]),
-    )
-
-
-def _request(payload: Mapping[str, Any], body: Mapping[str, Any], table: TableHandle) -> CaptureRequest:
-    return CaptureRequest(table, parse_spec(body), Mode(payload["mode"]), payload["correlation_id"])
-
-
-def _outcome(result: CaptureResult | None, request: CaptureRequest) -> dict[str, Any]:
-    result = result or CaptureResult(Outcome.DEGRADED, "", "no capture result")
-    return {
-        "outcome": str(result.outcome),
-        "engine_id": result.engine_id or None,
-        "detail": result.detail,
-        "attributes": dict(result.attributes),
-        "snapshot_id": request.table.snapshot_id,
-        "storage_id": request.target.storage_id,
-    }
-
-
-def _decision(decision: Decision) -> dict[str, Any]:
-    request = decision.request
-    return {
-        "snapshot_id": request.table.snapshot_id,
-        "target_kind": str(request.target.kind),
-        "storage_id": request.target.storage_id,
-        "outcome": decision.outcome,
-        "engine_id": decision.engine_id,
-        "detail": decision.detail,
-        "elapsed_ms": decision.elapsed_ms,
-    }
