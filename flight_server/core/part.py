@@ -26,6 +26,7 @@ from store.model.errors import PermissionDenied, Unimplemented
 from store.role import Role
 
 Judges: TypeAlias = Callable[[str, str], bool]  # by the full name of a table, and a column of it
+Select: TypeAlias = Callable[[str, Principal], pa.Table]  # runs a SELECT for a caller
 LeftBy: TypeAlias = "Callable[[TableEntry, int, Sequence[int | None]], list[dict[str, Any]]]"
 """Estimates what a condition leaves of a table at a snapshot, for each of some columns by their ids, None for none."""
 Results: TypeAlias = Iterator[Any]  # JSON values, or bytes to send unchanged

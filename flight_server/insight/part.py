@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import pyarrow as pa
-
-from flight_server.core.auth.principal import ANONYMOUS, Principal
 from flight_server.core.config import Settings
 from flight_server.core.control.housekeeping import Background
 from flight_server.core.control.job_queue import JobQueue
 from flight_server.core.control.lakes import Lakes
-from flight_server.core.part import Action, Judges, Part
-from flight_server.core.reads.local_reader import LocalReader
+from flight_server.core.part import Action, Judges, Part, Select
 from flight_server.core.reads.query import ArrowSource
 from flight_server.core.reads.scanner import Scanner
-from flight_server.core.reloading import Reloaded
-from flight_server.insight import actions, checking, references
-from flight_server.insight.alarms import Alarms
+from flight_server.insight import actions, checking, references, rules
 from flight_server.insight.relationships import Relationships
-from flight_server.insight.rules import File, load
 from flight_server.insight.uniqueness import Uniqueness
-from flight_server.insight.webhook import Webhook
+from flight_server.insight.webhook import alarms_to
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
 from store.model.catalog_entries import TableEntry
@@ -32,8 +25,7 @@ class Insight(Part):
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
-        path = settings.checks
-        self._rules = Reloaded("rules", [path], lambda: File() if path is None else load(path))
+        self._rules = rules.watched(settings.checks)
 
     def attach(
         self,
@@ -43,19 +35,18 @@ class Insight(Part):
         scanner: Scanner,
         lakes: Lakes,
         queue: JobQueue,
-        select: Callable[[str, Principal], pa.Table],
+        select: Select,
     ) -> None:
-        """Takes what is judged.
-
-        Args:
-            select: Runs a SELECT for a caller.
-        """
+        """Takes what is judged."""
         settings = self.settings
-        self._database, self._catalog, self._queue = database, catalog, queue
-        receivers = [Webhook(url, settings.webhook_secret) for url in (settings.webhook or "").split()]
-        self.alarms = Alarms(receivers, settings.webhook_digest_seconds)
+        self._database, self._catalog = database, catalog
+        self.alarms = alarms_to(settings.webhook, settings.webhook_secret, settings.webhook_digest_seconds)
         self.uniqueness = Uniqueness(catalog, lakes)
-        reader = LocalReader(scanner, ANONYMOUS, lambda statement: select(statement, ANONYMOUS), self._is_unique)
+
+        def is_unique(name: str, column_id: int, snapshot: str | int) -> bool:
+            return self.uniqueness.of_name(name, column_id, snapshot, lambda: queue.closing)
+
+        reader = checking.unrestricted(scanner, select, is_unique)
         self.checking = checking.Checking(
             database, catalog, reader, self._rules, self.alarms, settings.check_late_seconds
         )
@@ -80,11 +71,6 @@ class Insight(Part):
 
     def close(self) -> None:
         self.alarms.stop()
-
-    def _is_unique(self, name: str, column_id: int, snapshot: str | int) -> bool:
-        table = self._catalog.get(name)
-        snapshot_id = self._catalog.snapshot_id(table, snapshot)
-        return self.uniqueness.of(table, snapshot_id, column_id, lambda: self._queue.closing)
 
     def may_see(self, rule: str, table: str, sees: Callable[[str, str, str], bool]) -> bool:
         return references.may_see(rule, table, lambda name: self._catalog.find(name) is not None, sees)

@@ -20,6 +20,7 @@ from typing import Annotated, Final, NamedTuple
 from msgspec import Meta, field
 
 from flight_server.core.config import read_toml
+from flight_server.core.reloading import Reloaded
 from flight_server.insight import limits
 from flight_server.insight.limits import Condition, Limit
 from store.model.errors import InvalidArgument, nearest
@@ -318,6 +319,15 @@ class File(NamedTuple):
 
     rules: Sequence[Rule] = ()
     silences: Sequence[tuple[tuple[str, ...], datetime]] = ()
+
+
+def watched(path: Path | None) -> Reloaded[File]:
+    """The rules of a file, which is read again when it changes; none without a file.
+
+    Raises:
+        InvalidArgument: See `load`.
+    """
+    return Reloaded("rules", [path], lambda: File() if path is None else load(path))
 
 
 def load(path: Path) -> File:

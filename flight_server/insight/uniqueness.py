@@ -23,6 +23,11 @@ class Uniqueness:
         self._catalog, self._lakes = catalog, lakes
         self._known: LruCache[Key, bool] = LruCache(_KEPT_BYTES)
 
+    def of_name(self, name: str, column_id: int, snapshot: str | int, is_cancelled: Callable[[], bool]) -> bool:
+        """`of` a table by its full name, at "current" or a snapshot's id."""
+        table = self._catalog.get(name)
+        return self.of(table, self._catalog.snapshot_id(table, snapshot), column_id, is_cancelled)
+
     def of(self, table: TableEntry, snapshot_id: int, column_id: int, is_cancelled: Callable[[], bool]) -> bool:
         """True if no value of a column occurs twice among the live rows of a snapshot.
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from capture.connectors.storage.http import OPENER
 from flight_server.core.alarm_address import alarm_address
-from flight_server.insight.alarms import Message, bodies
+from flight_server.insight.alarms import Alarms, Message, bodies
 
 log = logging.getLogger("statflight.server")
 
@@ -25,6 +25,17 @@ SECONDS: Final = 10.0  # for the receiver to answer
 PAUSES: Final = (1.0, 5.0, 30.0)  # seconds before each further try
 MOST_WAITING: Final = 1000  # messages; beyond these the oldest is dropped
 SIGNATURE: Final = "X-Statflight-Signature"
+
+
+def alarms_to(addresses: str | None, secret: str | None, digest_seconds: float) -> Alarms:
+    """Alarms that are sent to addresses.
+
+    Args:
+        addresses: Separated by spaces; None for none.
+        secret: Signs each body that is posted.
+        digest_seconds: For how long changes are gathered; 0 sends each at once.
+    """
+    return Alarms([Webhook(address, secret) for address in (addresses or "").split()], digest_seconds)
 
 
 class Webhook:
