@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from capture.compute.uniqueness import is_unique
 from capture.connectors import open_connector
@@ -18,17 +18,12 @@ from capture.engines import default_engines
 from capture.spec import Engine
 from capture.spi import Outcome
 from capture.store_sink import LocalStore
-from flight_server.core.app import App
-from flight_server.core.config import Settings
 from flight_server.core.views import snapshot_words
+from flight_server.local.app import local_app
 from flight_server.local.client import LocalClient
 from flight_server.local.footers import StoredFooters
-from flight_server.process.parts import parts
-from store.duckdb.database import Database
-from store.duckdb.opening import MEMORY
 from store.model.catalog_entries import TableEntry
 from store.model.errors import StatflightError
-from store.role import Role
 
 HISTORY: Final = 20  # newest snapshots that a history captures
 NEWEST: Final = "newest"
@@ -64,13 +59,7 @@ class LocalTables:
     """
 
     def __init__(self, db: Path | None, progress: Callable[[str], None], needs: frozenset[str] | None = None):
-        settings = Settings(db=Path(MEMORY) if db is None else db.expanduser())
-        self.app = App(
-            settings,
-            join=lambda _: (Database(MEMORY if db is None else settings.db), Role()),
-            parts=lambda settings: parts(settings, needs),
-            functions=_functions,
-        )
+        self.app = local_app(db, needs)
         engines = default_engines(engine=Engine.LOCAL)
         self._local = LocalStore(self.app.store, engines)
         self._kept = ExitStack()
@@ -171,13 +160,6 @@ class LocalTables:
         with _about(table.path):
             tasks = table.connector.plan_files(*table.entry.name[1:], snapshot_id, ids, names)
             return is_unique(tasks, column_id, lambda words: self._progress(f"{table.path}: {words}"))
-
-
-def _functions() -> Sequence[Mapping[str, Any]]:
-    """Rows of `sys.functions`."""
-    from flight_server.core.actions import functions  # loads what captures and writes, for a flight that few read
-
-    return functions()
 
 
 @contextmanager

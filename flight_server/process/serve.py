@@ -9,18 +9,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
 from flight_server.core import actions
-from flight_server.core.app import App, alone
+from flight_server.core.app import App
 from flight_server.core.auth.tokens import Guard
 from flight_server.core.config import Settings
 from flight_server.core.control.housekeeping import Housekeeping
 from flight_server.core.log import configure
 from flight_server.process.certificates import with_tls
 from flight_server.process.intake import WAIT_SECONDS, Intake, PathLake
+from flight_server.process.joining import joining
 from flight_server.process.listener import Listener, tls_options
 from flight_server.process.parts import parts
 from flight_server.process.ports import Ports, check_ports
@@ -36,10 +36,7 @@ from flight_server.process.runtime import (
 )
 from flight_server.process.signals import Signals
 from flight_server.process.workers import Jobs, OwnWorkers, WorkersEndpoint
-from store.duckdb.database import Database
 from store.model.errors import InvalidArgument
-from store.role import Role
-from store.stores import shared_store
 
 log = logging.getLogger("statflight.server")
 
@@ -65,7 +62,7 @@ def serve(settings: Settings, lakes: Sequence[PathLake] = ()) -> int:
     settings = _secured(settings)
     tls_options(settings)
     children = OwnWorkers(settings)
-    app = App(settings, actions.functions, _joining(settings), parts, children.is_alive)
+    app = App(settings, actions.functions, joining(settings), parts, children.is_alive)
     try:
         ports = Ports.of(settings, app, guard)
     except InvalidArgument:
@@ -176,26 +173,6 @@ def _announce(listener: Listener) -> None:
     """Tells the address on standard output, once clients may call."""
     sys.stdout.write(f"listening on {listener.uri}\n")
     sys.stdout.flush()
-
-
-def _joining(settings: Settings) -> Callable[[Path], tuple[Database, Role]]:
-    """The function that opens the database: alone, as the cache of a store that servers share, or with a role in
-    `store.replication`."""
-    if settings.store_address is not None and (join_store := shared_store(settings.store_name)) is not None:
-        address, lag_ms, gone = settings.store_address, settings.store_lag_ms, settings.lease_seconds
-        return lambda path: join_store(address, path, lag_ms, gone)
-    if settings.replicate_to is None and settings.follow is None:
-        return alone
-    from store.replication.join import Plan, join
-
-    plan = Plan(
-        settings.replicate_to or settings.follow or "",
-        settings.replicate_seconds,
-        settings.durability == "replicated",
-        settings.writer_lease_seconds,
-        settings.replica_keep,
-    )
-    return lambda path: join(plan, path, follow=settings.follow is not None, standby=settings.standby)
 
 
 def _drain(listener: Listener, inner: WorkersEndpoint, app: App, children: OwnWorkers) -> None:
