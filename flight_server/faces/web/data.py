@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.client.table_names import COLUMNS, full_name
@@ -18,12 +16,9 @@ from flight_server.core.views.table_lists import ORDERS, STATES, TableFilter, Ta
 from flight_server.core.views.table_summary import Row
 from flight_server.faces.present import column_labels
 from flight_server.faces.web import overview
-from store.model.errors import InvalidArgument
 from store.model.figures import interval_of_ndv, is_unique, null_share
 from store.model.freshness import STALE
 from store.model.names import join_name, split_name
-from store.model.schemas import FLIGHTS
-from store.model.statistics import FLAGS
 
 if TYPE_CHECKING:
     from flight_server.core.reads.local_reader import LocalReader
@@ -37,16 +32,6 @@ MOST_COMMON: Final = 10
 NEWEST: Final = 20  # snapshots and jobs listed
 SPARKED: Final = 30  # snapshots in the small line of a column's nulls
 POINTS: Final = 200  # snapshots in a line chart
-ANSWERED: Final = 1_000  # rows of an answer to SQL
-ANSWERED_A_PAGE: Final = 200
-MOST_CSV: Final = 100_000  # rows of an answer as CSV
-STATEMENT: Final = 10_000  # characters of a statement
-FLIGHT_NAMES: Final = tuple(FLIGHTS)
-EXAMPLES: Final = (
-    "SHOW TABLES",
-    "SELECT table_name, sum(row_count) AS live_rows FROM stats.tables GROUP BY table_name ORDER BY live_rows DESC",
-    "SELECT table_name, column_name, ndv, min, max FROM stats.columns WHERE null_count = row_count",
-)
 MOST_FILES: Final = 200_000  # most files whose sizes a page adds up
 PARTITIONS: Final = 50
 TABLE_ORDERS: Final = ORDERS
@@ -263,7 +248,7 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
         "page": page,
         "pages": pages,
         "columns": [
-            _column(row, shapes_of)
+            column_values(row, shapes_of)
             | {
                 "reference": names[row["column_id"]],
                 "label": known_as[row["column_id"]],
@@ -329,7 +314,7 @@ def _commits(snapshots: Sequence[Row], counts: Mapping[int, Row]) -> list[dict[s
     ]
 
 
-def _column(row: Row, summary: table_summary.TableSummary) -> dict[str, Any]:
+def column_values(row: Row, summary: table_summary.TableSummary) -> dict[str, Any]:
     column = row["column_id"]
     return {
         **row,
@@ -455,134 +440,4 @@ def _files(reader: Reader, name: str, table: Row | None, snapshot: str | int) ->
         ]
         if partitioned
         else [],
-    }
-
-
-# The page of SQL.
-
-
-def answered(statement: str) -> dict[str, Any]:
-    """A statement that has no answer yet."""
-    return {"statement": statement, "columns": [], "rows": [], "truncated": False, "elapsed_ms": 0}
-
-
-def csv(reader: Reader, statement: str) -> bytes:
-    """The answer of a statement as CSV, of at most MOST_CSV rows; lists and structs as texts.
-
-    Raises:
-        StatflightError: The statement is refused, or too long.
-    """
-    from pyarrow import csv as arrow_csv
-
-    found = reader.sql(_short(statement)).slice(0, MOST_CSV)
-    flat = [
-        pa.array(map(str, column.to_pylist()), pa.string()) if pa.types.is_nested(column.type) else column
-        for column in found.columns
-    ]
-    out = pa.BufferOutputStream()
-    arrow_csv.write_csv(pa.table(flat, found.column_names), out)
-    return bytes(out.getvalue())
-
-
-def _short(statement: str) -> str:
-    if len(statement) > STATEMENT:
-        raise InvalidArgument(f"the statement has more than {STATEMENT:,} characters")
-    return statement
-
-
-def sql(reader: Reader, statement: str) -> dict[str, Any]:
-    """A statement with its answer, of at most ANSWERED rows; an empty one has none.
-
-    Raises:
-        StatflightError: The statement is refused, or too long.
-    """
-    if not statement:
-        return answered(statement)
-    started = time.perf_counter()
-    found = reader.sql(_short(statement))
-    rows = [list(row.values()) for row in found.slice(0, ANSWERED).to_pylist()]
-    return answered(statement) | {
-        "columns": found.column_names,
-        "rows": rows,
-        "truncated": len(found) > ANSWERED,
-        "elapsed_ms": round(1000 * (time.perf_counter() - started)),
-    }
-
-
-# The page of a column.
-
-
-def _judged(rows: Sequence[Row]) -> list[dict[str, dict[str, Any]]]:
-    """Measures of each snapshot of a column that its record does not have, by name of the measure.
-
-    Returns:
-        `expected`, the bounds between which the history before lets a value be; and `load`, the value of the rows that
-        were added, which these bounds are about where there is one.
-    """
-    found: list[dict[str, dict[str, Any]]] = [{"expected": {}, "load": {}} for _ in rows]
-    try:
-        from flight_server.insight import expectations, learned
-    except ModuleNotFoundError as missing:
-        if not str(missing.name).endswith("flight_server.insight"):
-            raise
-        return found  # that part is not of this build
-    for name, measure in (("row_count", "row_count"), ("null_share", "null_fraction"), ("mean", "mean")):
-        known = learned.known_values(measure, rows)
-        values = [value for _, value in known.values]
-        times = [rows[i]["committed_at"] for i, _ in known.values]
-        judged = expectations.expectations(values, times, learned.kind_of(measure, rows))
-        for (i, value), band in zip(known.values, judged, strict=True):
-            if band is not None:
-                found[i]["expected"][name] = [band.low, band.high]
-            if known.of_loads:
-                found[i]["load"][name] = value
-    return found
-
-
-def column(reader: Reader, name: str, column_name: str, then: int | None = None) -> dict[str, Any]:
-    """A column: its current statistics, its history, and its histogram at two snapshots.
-
-    Args:
-        name: Full name of the table.
-        column_name: Its current name, or `#<column_id>`.
-        then: The snapshot of the second histogram; None means the captured one before the current.
-
-    Raises:
-        pa.ArrowKeyError: The table or the column does not exist.
-    """
-    rows = history.column_rows(reader, name, column_name)
-    if not rows:
-        return {
-            "table": name,
-            "column": column_name,
-            "reference": column_name,
-            "statistics": None,
-            "history": [],
-            "then": None,
-            "comment": None,
-        }
-    ids = equal("column_id", rows[-1]["column_id"])
-    summary = table_summary.gather(reader, name, "current", ids, allow_stale=True, shapes=True)
-    now = summary.rows[0] if summary.rows else rows[-1]
-    older = [row["snapshot_id"] for row in rows if row["snapshot_id"] != now["snapshot_id"]]
-    at = then if then in older else older[-1] if older else None
-    before = None
-    if at is not None:
-        earlier = table_summary.gather(reader, name, at, ids, shapes=True)
-        if earlier.rows:
-            before = {"snapshot_id": at, "histogram": bars_of(earlier, earlier.rows[0], 40)}
-    names = ("snapshot_id", "committed_at", "logical_type", *FLAGS, *history.STATISTICS)
-    said = rows_of(reader, "sys.columns", name, ids)
-    comment = said[0]["comment"] if said else None
-    return {
-        "table": name,
-        "column": now["column_name"] or column_name,
-        "reference": column_name,
-        "statistics": _column(now, summary) | {"histogram": bars_of(summary, now, 40)},
-        "comment": comment,
-        "history": [
-            {key: row.get(key) for key in names} | {"null_share": null_share(row)} | judged
-            for row, judged in zip(rows[-POINTS:], _judged(rows)[-POINTS:], strict=True)
-        ],
-        "then": before,
     }

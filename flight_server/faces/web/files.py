@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from flight_server.core.views.reader import Reader
-from flight_server.faces.web import data, render
+from flight_server.faces.web import column_page, data, render
 from flight_server.faces.web.data import Asked
 from flight_server.faces.web.urls import AloneUrls, FileUrls
 from store.model.names import split_name
@@ -37,7 +37,7 @@ def pages_of(reader: Reader, name: str, snapshot: str | int) -> Iterator[tuple[s
     yield from _both(urls.table(name), "table.html", values)
     for row in values["columns"]:
         yield from _both(
-            urls.column(name, row["reference"]), "column.html", data.column(reader, name, row["reference"])
+            urls.column(name, row["reference"]), "column.html", column_page.column(reader, name, row["reference"])
         )
 
 

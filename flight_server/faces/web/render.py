@@ -18,7 +18,7 @@ from flight_server.core.views import numbers, relationships, shapes, table_summa
 from flight_server.faces.present import charts
 from flight_server.faces.present.render import plain, text_of
 from flight_server.faces.present.text import harmless
-from flight_server.faces.web import data, engines
+from flight_server.faces.web import data, engines, sql_page
 from store.model.figures import interval_of_ndv, null_share
 from store.model.names import split_name
 from store.model.statistics import SIDES, exactness
@@ -102,10 +102,10 @@ def page(template: str, **values: Any) -> str:
         "made_at": "",
         "asked": data.Asked(),
         "trouble": "",
-        "longest": data.STATEMENT,
-        "examples": data.EXAMPLES,
-        "flights": data.FLIGHT_NAMES,
-        "answered_a_page": data.ANSWERED_A_PAGE,
+        "longest": sql_page.STATEMENT,
+        "examples": sql_page.EXAMPLES,
+        "flights": sql_page.FLIGHT_NAMES,
+        "answered_a_page": sql_page.ANSWERED_A_PAGE,
         "drawn": data.DRAWN,
         "page": 1,
     }

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from flight_server.core.auth.challenge import challenge
 from flight_server.core.reads.local_reader import LocalReader
 from flight_server.core.wire import lag
-from flight_server.faces.web import data, overview, render
+from flight_server.faces.web import column_page, data, overview, render, sql_page
 from flight_server.faces.web.data import Asked
 from flight_server.faces.web.sessions import COOKIE, SECONDS, Sessions
 from flight_server.faces.web.urls import LiveUrls
@@ -175,8 +175,8 @@ class Site:
         try:
             caller, _ = self._caller(request)
             select = self._select
-            run = None if select is None else lambda text: select(text, caller, data.MOST_CSV)
-            body = data.csv(LocalReader(self._app.scanner, caller, run), statement)
+            run = None if select is None else lambda text: select(text, caller, sql_page.MOST_CSV)
+            body = sql_page.csv(LocalReader(self._app.scanner, caller, run), statement)
         except Unauthenticated as refusal:
             return self._ask_for_token(request, str(refusal), True)
         except (StatflightError, pa.ArrowException, ValueError) as error:
@@ -188,7 +188,11 @@ class Site:
         table, name, then = _parameter(request, "table"), _parameter(request, "name"), _parameter(request, "then")
         at = int(then) if then.isdecimal() and len(then) < 20 else None
         return self._answer(
-            request, "column.html", LiveUrls(), lambda reader: data.column(reader, table, name, at), "/column.json"
+            request,
+            "column.html",
+            LiveUrls(),
+            lambda reader: column_page.column(reader, table, name, at),
+            "/column.json",
         )
 
     def _sql(self, request: Request) -> Response:
@@ -197,11 +201,11 @@ class Site:
 
         def run(reader: LocalReader) -> dict[str, Any]:
             try:
-                return data.sql(reader, statement)
+                return sql_page.sql(reader, statement)
             except (StatflightError, pa.ArrowException) as error:
                 if as_json:
                     raise
-                return data.answered(statement) | {"trouble": str(error)}
+                return sql_page.answered(statement) | {"trouble": str(error)}
 
         asked = _asked(request, ())
         answer = self._answer(request, "sql.html", LiveUrls("/sql"), run, "/sql.json", asked)
@@ -222,7 +226,7 @@ class Site:
             caller, by_cookie = self._caller(request)
             lag.check(self._app.role, request.headers.get)
             select = self._select
-            run = None if select is None else lambda statement: select(statement, caller, data.ANSWERED + 1)
+            run = None if select is None else lambda statement: select(statement, caller, sql_page.ANSWERED + 1)
             values = read(LocalReader(self._app.scanner, caller, run))
         except Unauthenticated as refusal:
             return self._ask_for_token(request, "" if request.cookies.get(COOKIE) is None else str(refusal), as_json)

@@ -10,7 +10,7 @@ import pytest
 from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.core.reads.local_reader import LocalReader
 from flight_server.core.views import loads
-from flight_server.faces.web import data
+from flight_server.faces.web import column_page
 from flight_server.insight import rules
 from flight_server.insight.evaluate import check
 from flight_server.insight.results import State
@@ -126,7 +126,7 @@ def test_missing_commit_is_noticed_by_time_alone(app):
 
 
 def test_page_draws_what_was_expected(app):
-    history = data.column(LocalReader(app.scanner, ANONYMOUS), NAME, "amount")["history"]
+    history = column_page.column(LocalReader(app.scanner, ANONYMOUS), NAME, "amount")["history"]
     low, high = history[-1]["expected"]["mean"]
     assert low < 50 < high < history[-1]["mean"] and history[0]["expected"] == {}
     assert history[-1]["expected"].keys() == {"row_count", "null_share", "mean"}
@@ -158,7 +158,7 @@ def test_samples_are_judged_by_samples_and_all_rows_by_all_rows(of_sample):
         told = {one.measure: (one.state, one.detail) for one in found if one.measure in ("mean", "distinct_fraction")}
         assert {state for state, _ in told.values()} == {PASSED} and len(told) == 2
         assert all(detail.endswith("by 10 snapshots") for _, detail in told.values())
-        history = data.column(LocalReader(app.scanner, ANONYMOUS), NAME, "x")["history"]
+        history = column_page.column(LocalReader(app.scanner, ANONYMOUS), NAME, "x")["history"]
         low, high = history[-1]["expected"]["mean"]
         assert low < history[-1]["mean"] < high and high - low < 20 and "mean" not in history[-2]["expected"]
 
@@ -176,7 +176,7 @@ def test_loads_of_a_table_that_only_grows_are_judged_without_it():
             if i >= 30:
                 (one,) = check(LocalReader(app.scanner, ANONYMOUS), NAME, LEARNED, now=NOW)
                 told.append((one.measure, one.state, round(one.value, 6)))
-        history = data.column(LocalReader(app.scanner, ANONYMOUS), NAME, "x")["history"]
+        history = column_page.column(LocalReader(app.scanner, ANONYMOUS), NAME, "x")["history"]
     assert told == [("null_fraction", PASSED, 0.02)] + [("null_fraction", FAILED, 0.9)] * 4
     assert history[-1]["load"] == {"null_share": 0.9} and history[-1]["null_share"] < 0.2 and not history[0]["load"]
 
