@@ -218,7 +218,7 @@ def test_core_imports_no_part(graph):
 
 
 def test_server_is_put_together_of_few_rooms(graph):
-    """Bars, which only go down: rooms, arrows between them, and modules that one module imports."""
+    """Bars, which only go down: rooms, and arrows between them."""
     arrows = {
         (room(name), room(other))
         for name, others in graph.items()
@@ -226,8 +226,13 @@ def test_server_is_put_together_of_few_rooms(graph):
         if name.startswith("flight_server.") and other.startswith("flight_server.") and room(name) != room(other)
     }
     assert len(ROOMS["flight_server"]) <= 12 and len(arrows) <= 28
-    assert len(graph["flight_server.core.app"]) <= 20
-    assert max(map(len, graph.values())) <= 24
+
+
+def test_no_module_knows_many_others(graph):
+    """A module that imports many does several things; `app` is where the server is put together."""
+    most = {"flight_server.core.app": 20}
+    knows = {name: len(others) for name, others in graph.items() if len(others) > most.get(name, 18)}
+    assert knows == {}
 
 
 FORMATS = ("delta", "hudi", "iceberg", "lance", "paimon")

@@ -5,7 +5,7 @@ and bounds (`store.model.predicates.row_counts`) and are certain: they hold for 
 and for those where NaN compares with nothing. Where files are not counted for sure there is no upper limit. Distinct
 values are counted by the sketches of the kept files, since the count of a whole table says little of a few of them.
 
-What does not depend on the condition is cached for each column of a snapshot (`ColumnFacts`).
+What does not depend on the condition is cached for each column of a snapshot (`column_facts.py`).
 """
 
 from __future__ import annotations
@@ -22,29 +22,23 @@ import pyarrow.compute as pc
 
 from flight_server.core.reads.streams import never
 from flight_server.planning import file_keys
-from flight_server.planning.answers import has_other_rows
+from flight_server.planning.column_facts import ColumnFacts, FactCache, Ints, SnapshotFacts, as_numpy
 from flight_server.planning.listings import Listing
 from flight_server.planning.merged_sketches import MergedSketches
 from flight_server.planning.scan_plan import ScanPlanner
 from flight_server.planning.scan_query import Query
-from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection
 from store.duckdb.lru import LruCache
-from store.history.file_spans import listed_rows
-from store.model import sketches
 from store.model.catalog_entries import TableEntry
-from store.model.freshness import UNCONFIRMED, is_whole_sql
 from store.model.predicates import row_counts
 from store.model.predicates.literals import Scalar
 from store.model.predicates.pruning import Column, Comparison, FileCondition
 from store.model.predicates.row_counts import Rows
 from store.model.predicates.tree import Node
-from store.model.schemas import THETA
 
 CACHE_BYTES: Final = 256 << 20
 """Most bytes of cached facts; those of a column that has more are read for each estimate."""
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Interval: TypeAlias = dict[str, int | None]
 """`estimate`, `low` and `high`; the last is null if there is no limit, the first if nothing is known."""
@@ -61,50 +55,6 @@ class Estimate:
 
     named: tuple[int, ...]
     body: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class FileFacts:
-    """Facts about the files of a snapshot that do not depend on the condition.
-
-    Attributes:
-        paths: Paths of the data files.
-        contradicted: The data was found to have another number of rows than the metadata says.
-        row_count: Rows of the table, where its record is sure; else None.
-    """
-
-    generation: int
-    paths: pa.ChunkedArray
-    contradicted: bool
-    row_count: int | None
-
-    @property
-    def nbytes(self) -> int:
-        """Size in memory."""
-        return int(self.paths.nbytes)
-
-
-@dataclass(frozen=True)
-class ColumnFacts:
-    """Facts about a column, for each file in the order of `FileFacts.paths`; -1 is unknown.
-
-    Attributes:
-        rows: Rows that the counts are of.
-        nulls: Nulls among them.
-        scanned: Compressed bytes of the column.
-        sketches: The sketches of its values.
-    """
-
-    generation: int
-    rows: Ints
-    nulls: Ints
-    scanned: Ints
-    sketches: MergedSketches
-
-    @property
-    def nbytes(self) -> int:
-        """Size in memory."""
-        return self.rows.nbytes + self.nulls.nbytes + self.scanned.nbytes + self.sketches.nbytes
 
 
 @dataclass(frozen=True)
@@ -129,7 +79,7 @@ class Estimator:
 
     def __init__(self, planner: ScanPlanner):
         self._planner = planner
-        self._facts: LruCache[tuple[int, int, int | None], Any] = LruCache(CACHE_BYTES)
+        self._facts: FactCache = LruCache(CACHE_BYTES)
 
     def estimate(
         self,
@@ -189,14 +139,15 @@ class _Estimation:
 
     def __init__(
         self,
-        cache: LruCache[Any, Any],
+        cache: FactCache,
         cursor: Connection,
         table: TableEntry,
         listing: Listing,
         node: Node | None,
     ):
-        self._cache, self._cursor, self._key, self._listing = cache, cursor, table.table_key, listing
-        self._files = self._cached(None, self._read_files)
+        self._listing = listing
+        self._facts = SnapshotFacts(cache, cursor, table.table_key, listing)
+        self._files = self._facts.files
         self._node, self._question = node, Query(cursor, table.table_key, listing, node, counted=True)
 
     def columns(self, names: Sequence[str] | None) -> list[Column]:
@@ -216,7 +167,7 @@ class _Estimation:
         """
         listing, kept = self._listing, self._kept_files
         read = {column.name: column for column in columns}
-        facts = self._columns([column.id for column in read.values()])
+        facts = self._facts.columns([column.id for column in read.values()])
         body = {
             "snapshot_id": listing.snapshot_id,
             "files": kept.table.num_rows,
@@ -239,13 +190,13 @@ class _Estimation:
     def _kept(self, question: Query) -> Kept:
         table = question.counted(self._having).combine_chunks()
         known = pc.and_(table["whole"], pc.is_valid(table["row_count"]))
-        sure = _numpy(known) & (not self._files.contradicted) & (not self._listing.facts.merges_rows)
-        rows = _numpy(table["row_count"].fill_null(0))
-        return Kept(table, rows, sure, _numpy(pc.index_in(table["file_path"], self._files.paths)).astype(np.int64))
+        sure = as_numpy(known) & (not self._files.contradicted) & (not self._listing.facts.merges_rows)
+        rows = as_numpy(table["row_count"].fill_null(0))
+        return Kept(table, rows, sure, as_numpy(pc.index_in(table["file_path"], self._files.paths)).astype(np.int64))
 
     def _having(self, files: pa.Table, column: Column, values: Sequence[Scalar]) -> pa.Table | None:
         """The files that may have one of some values, by cached sketches; None if they are not cached."""
-        facts = self._found(column.id)
+        facts = self._facts.found(column.id)
         hashes = file_keys.hashes_of(column, values)
         if facts is None or hashes is None or files.num_rows > file_keys.MAX_FILES:
             return None
@@ -279,63 +230,6 @@ class _Estimation:
             "ndv": _distinct(facts.sketches, nulls, kept),
         }
 
-    # What is cached.
-
-    def _cached(self, column_id: int | None, read: Callable[[], Any]) -> Any:
-        found = self._found(column_id)
-        if found is None:
-            found = read()
-            self._cache.put((self._key, self._listing.snapshot_id, column_id), found, found.nbytes + 1)
-        return found
-
-    def _found(self, column_id: int | None) -> Any:
-        found = self._cache.get((self._key, self._listing.snapshot_id, column_id))
-        return found if found is not None and found.generation == self._listing.generation else None
-
-    def _read_files(self) -> FileFacts:
-        listing = self._listing
-        rows = listed_rows(
-            "stats.files", self._key, listing.positions["stats.files"], "coalesce(s.file_content, 'DATA') = 'DATA'"
-        )
-        paths = query(self._cursor, f"SELECT s.file_path {rows}")["file_path"].combine_chunks()
-        ((contradicted,),) = self._cursor.execute(f"SELECT {has_other_rows(self._key, listing)}").fetchall()
-        counted = self._cursor.execute(
-            "SELECT s.row_count FROM stats_tables s"
-            f" WHERE s.table_key = ? AND s.snapshot_id = ? AND {is_whole_sql('s')}",
-            [self._key, listing.snapshot_id],
-        ).fetchall()
-        row_count = counted[0][0] if counted and not contradicted else None
-        return FileFacts(listing.generation, paths, bool(contradicted), row_count)
-
-    def _columns(self, ids: Sequence[int]) -> dict[int, ColumnFacts]:
-        return {id: self._cached(id, lambda id=id: self._read_column(id)) for id in ids}  # type: ignore[misc]
-
-    def _read_column(self, column_id: int) -> ColumnFacts:
-        paths = self._files.paths
-        rows: Ints = np.full(len(paths), -1, np.int64)
-        nulls, scanned = rows.copy(), rows.copy()
-        found = query(self._cursor, _counts_sql(self._key, self._listing, column_id))
-        found = found.filter(pc.is_in(found["file_path"], paths))
-        at = _numpy(pc.index_in(found["file_path"], paths))
-        for values, name in ((rows, "row_count"), (nulls, "null_count"), (scanned, "bytes_scanned")):
-            values[at] = _numpy(found[name].fill_null(-1))
-        return ColumnFacts(self._listing.generation, rows, nulls, scanned, self._read_sketches(column_id))
-
-    def _read_sketches(self, column_id: int) -> MergedSketches:
-        paths = self._files.paths
-        column = self._listing.columns.of_id(column_id)
-        data: dict[int, bytes] = {}
-        if "file_sketches" in self._listing.positions and column is not None and column.type is not None:
-            stored = query(self._cursor, _sketches_sql(self._key, self._listing, column_id), [str(column.type)])
-            places = pc.index_in(stored["file_path"], paths).to_pylist()
-            rows = zip(places, stored["data"].to_pylist(), stored["params"].to_pylist(), strict=True)
-            data = {at: each for at, each, params in rows if at is not None and not sketches.is_partial(params)}
-        return MergedSketches(len(paths), data)
-
-
-def _numpy(values: pa.ChunkedArray | pa.Array) -> npt.NDArray[Any]:
-    return values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(zero_copy_only=False)
-
 
 def _matching(kept: Kept, condition: FileCondition | None) -> Rows:
     """The numbers of rows of each file that satisfy a condition."""
@@ -346,7 +240,7 @@ def _matching(kept: Kept, condition: FileCondition | None) -> Rows:
 
     def of(name: str, unknown: npt.NDArray[Any]) -> npt.NDArray[Any]:
         column = kept.table[name]
-        return np.where(_numpy(pc.is_null(column)), unknown, _numpy(column.fill_null(0)))
+        return np.where(as_numpy(pc.is_null(column)), unknown, as_numpy(column.fill_null(0)))
 
     def of_test(test: Comparison) -> Rows:
         at = numbers[test]
@@ -355,7 +249,7 @@ def _matching(kept: Kept, condition: FileCondition | None) -> Rows:
 
     values = {id: of(f"v{id}", rows).astype(np.int64) for id in condition.columns}
     found = row_counts.satisfying(condition.tree, rows, of_test, values)
-    matches = _numpy(kept.table["matches"])
+    matches = as_numpy(kept.table["matches"])
     return Rows(np.where(matches, rows, found.low), found.high, np.where(matches, rows, found.guess))
 
 
@@ -372,7 +266,7 @@ def _bytes_to_read(kept: Kept, facts: Collection[ColumnFacts] | None) -> int | N
     scanned = [each.scanned[at] for each in facts]
     if any((each < 0).any() for each in scanned):
         return None
-    most = _numpy(sizes.fill_null(np.iinfo(np.int64).max))
+    most = as_numpy(sizes.fill_null(np.iinfo(np.int64).max))
     total = np.minimum(np.sum(scanned, axis=0), most) if scanned else np.zeros(len(at), np.int64)
     return sum(total.tolist())
 
@@ -409,34 +303,3 @@ def _limited(guess: float | None, low: int, high: int | None) -> Interval:
     """An interval whose upper limit may be unknown."""
     estimate = None if guess is None else round(max(guess, low) if high is None else min(max(guess, low), high))
     return {"estimate": estimate, "low": low, "high": high}
-
-
-def _counts_sql(table_key: int, listing: Listing, column_id: int) -> str:
-    """The query of a column's counts in each file, null where they are not sure."""
-    pos = listing.positions.get("stats.file_columns", -1)
-    rows = listed_rows("stats.file_columns", table_key, pos, f"s.column_id = {int(column_id)}")
-    unsampled = "coalesce(s.row_groups_sampled, 0) = 0"
-    counted = (  # doubts in bounds do not concern counts
-        f"coalesce(s.completeness = 'COMPLETE', FALSE) AND {unsampled}"
-        f" AND coalesce(s.confidence_level, 1) >= {UNCONFIRMED}"
-    )
-    return (
-        "SELECT s.file_path,"
-        f" CASE WHEN {counted} THEN s.row_count END AS row_count,"
-        f" CASE WHEN {counted} THEN s.null_count END AS null_count,"
-        f" CASE WHEN {unsampled} THEN s.bytes_scanned END AS bytes_scanned {rows}"
-    )
-
-
-def _sketches_sql(table_key: int, listing: Listing, column_id: int) -> str:
-    """The query of a column's sketches, each beside the row of the same scan, which tells the type of its values."""
-    of_column = f"s.column_id = {int(column_id)}"
-    positions = listing.positions
-    of_files = listed_rows("file_sketches", table_key, positions["file_sketches"], of_column)
-    rows = listed_rows("stats.file_columns", table_key, positions.get("stats.file_columns", -1), of_column)
-    return (
-        f"SELECT k.file_path, k.data, k.params FROM (SELECT s.* {of_files}) k JOIN (SELECT s.* {rows}) s"
-        " ON s.file_path = k.file_path AND s.captured_at = k.captured_at"
-        f" WHERE k.role = 'NDV' AND k.sketch_type = '{THETA}' AND s.producer = 'ENGINE_COMPUTED'"
-        f" AND s.logical_type = ? AND {is_whole_sql('s')}"
-    )
