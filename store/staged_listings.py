@@ -147,7 +147,7 @@ class StagedListing:
 
     def _begin(self, connection: Connection) -> bool:
         if self.is_new:
-            self.table_key = self._catalog.reserve_key()
+            self.table_key = self._catalog.entries.reserve_key()
         end_staged(connection, self._database.segments, self.family, [self.table_key])
         listed = positions(connection, self.table_key, self.family)
         newest, own = max(listed.values(), default=-1), listed.get(self._snapshot_id)

@@ -234,7 +234,7 @@ class DuckDBStatsStore(StatsStore):
         generation = self._generations.next()
         new_tables = set[int]()
         puts, seen = self._registration.register(connection, puts, new_tables, staged)
-        places = self.catalog.places(connection, seen) if puts else {}
+        places = self.catalog.places.of(connection, seen) if puts else {}
         for listing in staged:
             listing.commit(connection, marks)
         counts += self._merging.store(connection, puts, generation, new_tables, places, marks)

@@ -89,7 +89,7 @@ class LocalTables:
             connector = open_connector(ConnectorConfig(catalog, found.format, found.uri))
             entry = self._local.discover(connector, catalog, *only_table(connector))
             self.app.database.write(
-                lambda connection: self.app.catalog.put_connector(connection, catalog, found.format, found.uri, {})
+                lambda connection: self.app.catalog.connectors.put(connection, catalog, found.format, found.uri, {})
             )
             table = self._tables[entry.full_name] = _Table(path, self.app.catalog.get(entry.full_name), connector)
             for snapshot_id in self._snapshots(table, wanted):

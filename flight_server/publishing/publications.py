@@ -119,18 +119,18 @@ class Publishing:
             NotFound: Nothing was published of the table, and it has no snapshot.
             StatflightError: The worker's; the statistics may still be there.
         """
-        recorded = (row["snapshot_id"] for row in self._catalog.publications(table) if row["home"] == home)
+        recorded = (row["snapshot_id"] for row in self._catalog.publications.of(table) if row["home"] == home)
         snapshot_id = next(recorded, None)
         if snapshot_id is None:
             snapshot_id = self._catalog.snapshot_id(table, None)
         payload = self._payload("withdraw", table, home, snapshot_id, options)
         withdrawn = bool(self._run(payload, is_cancelled)["withdrawn"])
-        self._database.write(lambda connection: self._catalog.drop_publication(connection, table, home))
+        self._database.write(lambda connection: self._catalog.publications.drop(connection, table, home))
         return withdrawn
 
     def snapshot_of(self, table: TableEntry, snapshot_id: int) -> int:
         """The snapshot whose statistics hold for this one: an earlier one when a publication made this snapshot."""
-        for row in self._catalog.publications(table):
+        for row in self._catalog.publications.of(table):
             if row["made_snapshot_id"] == snapshot_id:
                 return int(row["snapshot_id"])
         return snapshot_id
@@ -216,7 +216,7 @@ class Publishing:
 
     def _is_fresh(self, table: TableEntry, home: str, snapshot_id: int) -> bool:
         """True if a home holds everything stored for a snapshot: nothing was put since it was published."""
-        rows = self._catalog.publications(table)
+        rows = self._catalog.publications.of(table)
         publication = next((row for row in rows if (row["home"], row["state"]) == (home, CURRENT)), None)
         if publication is None or publication["snapshot_id"] != snapshot_id:
             return False
@@ -262,7 +262,7 @@ class Publishing:
     def _record(self, table: TableEntry, home: str, ended: Mapping[str, Any]) -> None:
         catalog = self._catalog
         self._database.write(
-            lambda connection: catalog.put_publication(
+            lambda connection: catalog.publications.put(
                 connection,
                 table,
                 home,

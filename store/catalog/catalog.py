@@ -10,21 +10,23 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
+from store.catalog.connectors import Connectors, insert_catalogs
 from store.catalog.deadlines import Deadlines
+from store.catalog.entries import TableEntries, insert_tables, update_tables
 from store.catalog.findings import Findings
+from store.catalog.places import Places
 from store.catalog.publications import Publications
 from store.catalog.snapshots import SnapshotRegistry
-from store.duckdb.arrow_sql import LITERALS, among
+from store.duckdb.arrow_sql import LITERALS
 from store.duckdb.commit import Behind, Derived
 from store.duckdb.commit_log import Applied
-from store.duckdb.database import Connection, Database, insert_rows
+from store.duckdb.database import Connection, Database
 from store.history.presence import Presence
 from store.history.spans import Spans
-from store.model.catalog_entries import EXTERNAL, Entries, SnapshotEntry, TableEntry
+from store.model.catalog_entries import EXTERNAL, SnapshotEntry, TableEntry
 from store.model.errors import InvalidArgument, NotFound, nearest
 from store.model.names import dotted_name, readings, table_uuid
 
@@ -39,58 +41,33 @@ def ids_by_name(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
     return {dotted_name(key): id for key, id in ids.items() if '"' in key} | ids
 
 
-def _entries(connection: Connection, where: str = "true") -> list[TableEntry]:
-    """The stored entries of tables that meet a condition."""
-    rows = connection.execute(
-        "SELECT table_key, table_catalog, table_schema, table_name, table_id, format, location,"
-        f" current_snapshot_id, dropped, last_error, capture_error, max_snapshots_behind FROM tables WHERE {where}"
-    ).fetchall()
-    return [TableEntry(*row) for row in rows]
-
-
-def _insert_tables(connection: Connection, entries: Iterable[TableEntry]) -> None:
-    """Stores the entries of new tables."""
-    now = datetime.now(UTC)
-    fields = ("table_key", "table_catalog", "table_schema", "table_name", "table_id", "format")
-    columns = (*fields, "current_snapshot_id", "dropped", "discovered_at")
-    values = [
-        [*(getattr(entry, field) for field in fields), entry.current_snapshot_id, False, now] for entry in entries
-    ]
-    insert_rows(connection, f"tables ({', '.join(columns)})", values)
-
-
-def _insert_catalogs(connection: Connection, catalogs: Iterable[str]) -> None:
-    """Stores catalogs of tables that no connector has found, without those that are stored."""
-    connected = {name for (name,) in connection.execute("SELECT catalog FROM connectors").fetchall()}
-    new = [[catalog, EXTERNAL, "{}", "ACTIVE"] for catalog in catalogs if catalog not in connected]
-    insert_rows(connection, "connectors (catalog, format, options, state)", new)
-
-
-class Catalog(Publications, SnapshotRegistry, Derived):
+class Catalog(Derived):
     """The catalog of one database. Reading methods are thread-safe; writing methods take the writer's connection.
 
     Args:
-        database: The open database. Its commits (`Database.phases`) keep the entries in memory up to date.
+        database: The open database. Its commits (`Database.phases`) keep what is in memory up to date.
+
+    Attributes:
+        entries: The entries of tables.
+        connectors: The connected lakes.
+        places: The places of snapshots in their tables' histories.
+        snapshots_of_puts: Registers the snapshots that come with puts.
+        publications: The newest publication of each table in each home.
+        lives: Table key → how often it became another table since the start.
     """
 
     def __init__(self, database: Database):
-        super().__init__()
         self.database = database
-        self.uncommitted = Entries()  # the state inside the writer's transaction
-        self.committed = Entries()  # the state that readers see
-        self._changed = False
-        # table key → digests of the table at its last inspection (`store.catalog.found_tables.Digests`)
-        self.description_digests: dict[int, str] = {}
-        self.state_digests: dict[int, str] = {}
-        self.lives: Counter[int] = Counter()  # table key → how often it became another table since the start
-        self._next_key = 1
-        self._connectors: dict[str, dict[str, Any]] = {}  # by catalog; cache
-        self._has_connector_changed = False
-        self._noted: set[str] = set()  # connectors whose state is another one than the cached one
+        self.entries = TableEntries(database)
+        self.connectors = Connectors(database)
+        self.publications = Publications(database)
+        self.lives: Counter[int] = Counter()
         self.deadlines = Deadlines()
         self.findings = Findings()
         self.presence = Presence(database)
-        self.spans = Spans(self.presence, self.current_places)
+        self.places = Places(self.entries)
+        self.spans = Spans(self.presence, self.places.current)
+        self.snapshots_of_puts = SnapshotRegistry(database, self.entries, self.places, self.spans, self.presence)
         with database.reading() as cursor:
             self.reload(cursor)
 
@@ -118,19 +95,11 @@ class Catalog(Publications, SnapshotRegistry, Derived):
 
     def read_entries(self, connection: Connection) -> None:
         """Reads all entries from the database; readers see them with the next commit."""
-        entries = _entries(connection)
-        self.uncommitted = Entries(
-            {entry.name: entry for entry in entries if not entry.dropped}, {entry.table_key: entry for entry in entries}
-        )
+        self.entries.read(connection)
         looks = connection.execute("SELECT table_key, epoch(checked_at), watch_seconds FROM tables WHERE NOT dropped")
         self.deadlines.load(looks.fetchall())
-        staged = connection.execute("SELECT table_key FROM staged_listings").fetchall()  # maybe of tables to come
-        self._next_key = max([*self.uncommitted.by_key, *(key for (key,) in staged)], default=0) + 1
-        self._changed = True
-        self.description_digests.clear()
-        self.state_digests.clear()
-        self.forget_places()
-        self._has_connector_changed = True
+        self.places.forget()
+        self.connectors.outdate()
 
     def applied(self, connection: Connection, applied: Applied) -> None:
         """Reads what others have changed."""
@@ -138,62 +107,37 @@ class Catalog(Publications, SnapshotRegistry, Derived):
         for key in applied.outlived:
             self.lives[key] += 1
         self._read_applied(connection, applied)
-        known = self.uncommitted.by_key
+        known = self.entries.uncommitted.by_key
         looked_at = applied.keys.get("tables", set()) | applied.keys.get("snapshots", set())
         entries = [known[key] for key in looked_at if key in known]
         self.findings.outdate(entry.name for entry in entries if entry.format != EXTERNAL)
 
     def _read_applied(self, connection: Connection, applied: Applied) -> None:
         """Reads the entries that others have changed."""
-        self._has_connector_changed |= "connectors" in applied.rows or "connectors" in applied.keys
+        if "connectors" in applied.rows or "connectors" in applied.keys:
+            self.connectors.outdate()
         changed = set[int]().union(*(applied.keys.get(table, ()) for table in _INSPECTED))
         staged = applied.rows.get("staged_listings")
         if applied.is_whole or len(changed) > LITERALS or staged is not None:
             self.read_entries(connection)
             return
-        for key in changed:
-            self.description_digests.pop(key, None)
-            self.state_digests.pop(key, None)
+        self.entries.forget_digests(changed)
         if applied.keys.get("snapshots"):
-            self.forget_places()
+            self.places.forget()
         if keys := applied.keys.get("tables"):
-            found = {entry.table_key: entry for entry in _entries(connection, among("table_key", keys))}
-            for key in keys:
-                self._replace_entry(key, found.get(key))
-
-    def _replace_entry(self, key: int, entry: TableEntry | None) -> None:
-        """Makes an entry that is stored visible; None removes it."""
-        draft, self._changed = self.uncommitted, True
-        old = draft.by_key.pop(key, None)
-        if old is not None and draft.by_name.get(old.name) == old:
-            del draft.by_name[old.name]
-        if entry is not None:
-            draft.by_key[key] = entry
-            self._next_key = max(self._next_key, key + 1)
-            if not entry.dropped:
-                draft.by_name[entry.name] = entry
+            self.entries.read_again(connection, keys)
 
     def publish(self) -> None:
         """Makes committed entries visible to readers, after the rows of their snapshots are visible."""
-        if self._changed:
-            self.committed = Entries(dict(self.uncommitted.by_name), dict(self.uncommitted.by_key))
-            self._changed = False
+        self.entries.publish()
         self.deadlines.publish()
-        if self._has_connector_changed or self._noted:  # a new dict, because a reader may be filling the old one
-            kept = {} if self._has_connector_changed else dict(self._connectors)
-            for catalog in self._noted:
-                kept.pop(catalog, None)
-            self._connectors, self._has_connector_changed, self._noted = kept, False, set()
+        self.connectors.publish()
 
     # Reading, from memory.
 
-    @property
-    def _seen(self) -> Entries:
-        return self.uncommitted if self.database.is_writing else self.committed
-
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
         """The table of (catalog, schema, name), None if it does not exist or is dropped."""
-        return self._seen.by_name.get(name)
+        return self.entries.seen.by_name.get(name)
 
     def get(self, full_name: str, sees: Callable[[str, str, str], bool] | None = None) -> TableEntry:
         """The table of a full name.
@@ -205,7 +149,7 @@ class Catalog(Publications, SnapshotRegistry, Derived):
             NotFound: The table does not exist (UNKNOWN_TABLE); suggests the nearest name.
         """
         for name in readings(full_name):
-            if (entry := self._seen.by_name.get(name)) and (sees is None or sees(*name)):
+            if (entry := self.entries.seen.by_name.get(name)) and (sees is None or sees(*name)):
                 return entry
         names = [entry.full_name for entry in self.tables() if sees is None or sees(*entry.name)]
         raise NotFound(
@@ -217,11 +161,11 @@ class Catalog(Publications, SnapshotRegistry, Derived):
 
     def by_key(self, table_key: int) -> TableEntry:
         """The table of a key, dropped ones included; KeyError if it does not exist."""
-        return self._seen.by_key[table_key]
+        return self.entries.seen.by_key[table_key]
 
     def tables(self) -> list[TableEntry]:
         """All tables that are not dropped."""
-        return list(self._seen.by_name.values())
+        return list(self.entries.seen.by_name.values())
 
     def is_unsure(self, table: TableEntry) -> bool:
         """True if the table cannot be inspected or read, or the next look at it is overdue, so that no statistic is
@@ -230,7 +174,7 @@ class Catalog(Publications, SnapshotRegistry, Derived):
 
     def unsure(self) -> frozenset[int]:
         """Keys of the tables that are `is_unsure`."""
-        return self.committed.failing | self.deadlines.over()
+        return self.entries.committed.failing | self.deadlines.over()
 
     # Reading, from the file.
 
@@ -351,27 +295,6 @@ class Catalog(Publications, SnapshotRegistry, Derived):
             dict(zip(names, (kind, name, columns or [], clause), strict=True)) for kind, name, columns, clause in rows
         ]
 
-    def connector(self, catalog: str) -> dict[str, Any]:
-        """A connector: `catalog`, `format`, `uri`, `options` with secrets masked, `state`.
-
-        Raises:
-            NotFound: The connector does not exist (UNKNOWN_CONNECTOR).
-        """
-        connectors = self._connectors
-        if (connector := connectors.get(catalog)) is not None:
-            return connector
-        rows = self.database.rows(
-            "SELECT catalog, format, uri, options, state FROM connectors WHERE catalog = ?", catalog
-        )
-        if not rows or rows[0][1] == EXTERNAL:
-            catalogs = [row[0] for row in self.database.rows("SELECT catalog FROM connectors")]
-            hint = nearest(catalog, catalogs) or "register it first"
-            raise NotFound(f'no connector "{catalog}"', code="UNKNOWN_CONNECTOR", hint=hint)
-        catalog, format, uri, options, state = rows[0]
-        connector = {"catalog": catalog, "format": format, "uri": uri, "options": json.loads(options), "state": state}
-        connectors[catalog] = connector
-        return connector
-
     # Writing: all of these run inside the writer's transaction.
 
     def register(
@@ -403,9 +326,9 @@ class Catalog(Publications, SnapshotRegistry, Derived):
         entries: dict[tuple[str, str, str], TableEntry] = {}
         new = []
         for name, table_id in names.items():
-            if (entry := self.uncommitted.by_name.get(name)) is None:
+            if (entry := self.entries.uncommitted.by_name.get(name)) is None:
                 entry = TableEntry(
-                    keys.get(name) or self.reserve_key(),
+                    keys.get(name) or self.entries.reserve_key(),
                     *name,
                     table_id or table_uuid(*name),
                     format,
@@ -415,11 +338,11 @@ class Catalog(Publications, SnapshotRegistry, Derived):
             entries[name] = entry
         if not new:
             return entries
-        _insert_tables(connection, new)
+        insert_tables(connection, new)
         if format == EXTERNAL:
-            _insert_catalogs(connection, dict.fromkeys(entry.table_catalog for entry in new))
+            insert_catalogs(connection, dict.fromkeys(entry.table_catalog for entry in new))
         for entry in new:
-            self.set_entry(entry)
+            self.entries.set(entry)
             self.behind.registered(entry)
         return entries
 
@@ -427,11 +350,6 @@ class Catalog(Publications, SnapshotRegistry, Derived):
         """Begins another life of a table: what is being captured of it is captured again."""
         self.lives[table_key] += 1
         self.database.outlive(table_key)
-
-    def reserve_key(self) -> int:
-        """The key of a table to come; called inside of a write."""
-        self._next_key += 1
-        return self._next_key - 1
 
     def change(self, connection: Connection, changes: Mapping[int, Mapping[str, Any]]) -> list[TableEntry]:
         """Changes tables, on disk and in memory; returns their new entries.
@@ -441,7 +359,7 @@ class Catalog(Publications, SnapshotRegistry, Derived):
         """
         if not changes:
             return []
-        old = {key: self.uncommitted.by_key[key] for key in changes}
+        old = {key: self.entries.uncommitted.by_key[key] for key in changes}
         wanted = {key: dict(values) for key, values in changes.items()}
         for key, values in wanted.items():
             if "current_snapshot_id" in values:
@@ -455,19 +373,17 @@ class Catalog(Publications, SnapshotRegistry, Derived):
             if any(values[name] != getattr(old[key], name, _UNKNOWN) for key, values in wanted.items())
         ]
         if names:
-            self.update_tables(
-                connection, {key: {name: values[name] for name in names} for key, values in wanted.items()}
-            )
+            update_tables(connection, {key: {name: values[name] for name in names} for key, values in wanted.items()})
         fields = [name for name in names if name in TableEntry.__dataclass_fields__]
         for key, values in wanted.items():
-            self.set_entry(replace(old[key], **{name: values[name] for name in fields}))
-        return [self.uncommitted.by_key[key] for key in wanted]
+            self.entries.set(replace(old[key], **{name: values[name] for name in fields}))
+        return [self.entries.uncommitted.by_key[key] for key in wanted]
 
     def limit_inheritance(self, connection: Connection, limits: Mapping[int, int | None]) -> None:
         """Sets how many snapshots an inherited distribution may be behind: table key → number, None for any."""
-        self.update_tables(connection, {key: {"max_snapshots_behind": most} for key, most in limits.items()})
+        update_tables(connection, {key: {"max_snapshots_behind": most} for key, most in limits.items()})
         for key, most in limits.items():
-            self.set_entry(replace(self.uncommitted.by_key[key], max_snapshots_behind=most))
+            self.entries.set(replace(self.entries.uncommitted.by_key[key], max_snapshots_behind=most))
         self.spans.change(limits)
 
     def annotate(self, connection: Connection, entry: TableEntry, said: Mapping[str, Any]) -> None:
@@ -477,44 +393,8 @@ class Catalog(Publications, SnapshotRegistry, Derived):
         connection.execute(f"UPDATE tables SET {sets} WHERE table_key = ?", [*values, entry.table_key])
         self.database.touch(entry.table_key)
 
-    def set_entry(self, entry: TableEntry) -> None:
-        """Makes an entry visible to the writer, and to readers once it is committed."""
-        self.database.touch(entry.table_key)
-        self.state_digests.pop(entry.table_key, None)
-        draft, self._changed = self.uncommitted, True
-        old = draft.by_key.get(entry.table_key)
-        if old is not None and (old.name != entry.name or entry.dropped) and draft.by_name.get(old.name) == old:
-            del draft.by_name[old.name]
-        draft.by_key[entry.table_key] = entry
-        if not entry.dropped:
-            draft.by_name[entry.name] = entry
-
-    def put_connector(
-        self, connection: Connection, catalog: str, format: str, uri: str, masked_options: Mapping[str, str]
-    ) -> None:
-        """Stores a connector, with its options without secrets, as ACTIVE; replaces one of the same name."""
-        self._has_connector_changed = True
-        connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
-        connection.execute(
-            "INSERT INTO connectors VALUES (?, ?, ?, ?, 'ACTIVE', ?, NULL)",
-            [catalog, format, uri, json.dumps(dict(masked_options), ensure_ascii=False), datetime.now(UTC)],
-        )
-
-    def note_connector(self, connection: Connection, catalog: str, error: str | None) -> None:
-        """Records the result of the last inspection of a connector: its error, None if it succeeded."""
-        state = "FAILING" if error else "ACTIVE"
-        if self._connectors.get(catalog, {}).get("state") != state:
-            self._noted.add(catalog)
-        connection.execute(
-            "UPDATE connectors SET state = ?, last_error = ?, last_seen_at = CASE WHEN ? THEN ? ELSE last_seen_at END"
-            " WHERE catalog = ?",
-            [state, error, error is None, datetime.now(UTC), catalog],
-        )
-
     def drop_connector(self, connection: Connection, catalog: str) -> None:
         """Deletes a connector and drops its tables; their statistics stay until deleted or expired."""
-        self._has_connector_changed = True
-        connection.execute("DELETE FROM connectors WHERE catalog = ?", [catalog])
-        connection.execute("DELETE FROM namespaces WHERE table_catalog = ?", [catalog])
+        self.connectors.drop(connection, catalog)
         tables = [t for t in self.tables() if t.table_catalog == catalog and t.format != EXTERNAL]
         self.change(connection, {table.table_key: {"dropped": True} for table in tables})

@@ -15,8 +15,8 @@ from store.catalog import found_tables
 from store.catalog.catalog import Catalog
 from store.catalog.deletion import delete_records
 from store.catalog.found_tables import Digests, Found
+from store.catalog.places import pairs_table
 from store.catalog.schema_changes import SchemaChange, follow
-from store.catalog.snapshots import pairs_table
 from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.layout import Connection, insert_rows
 from store.history.spans import schema_key_sql
@@ -41,7 +41,7 @@ class Discovery:
 
     def _is_stored(self, entry: TableEntry, format: str, found: Found, digests: Digests) -> bool:
         same = all(getattr(entry, field) == value for field, value in found_tables.fields(format, found).items())
-        key, known = entry.table_key, self._catalog
+        key, known = entry.table_key, self._catalog.entries
         stored = (known.description_digests.get(key), known.state_digests.get(key))
         return same and not found["snapshots"] and stored == digests
 
@@ -76,13 +76,14 @@ class Discovery:
         places = self._stored_places(connection, known) if known else {}
         if not full:
             tables = {key: _without_stored(key, item, places) for key, item in tables.items()}
-        entries, digests = self._catalog.uncommitted.by_key, {key: Digests.of(item) for key, item in tables.items()}
+        entries = self._catalog.entries.uncommitted.by_key
+        digests = {key: Digests.of(item) for key, item in tables.items()}
         changed = {
             key: item for key, item in tables.items() if not self._is_stored(entries[key], format, item, digests[key])
         }
         if changed:
             self._follow_schemas(connection, changed, places)
-            described = self._catalog.description_digests
+            described = self._catalog.entries.description_digests
             again = {key: item for key, item in changed.items() if described.get(key) != digests[key].description}
             self._forget_other_names(connection, {key: item for key, item in again.items() if key not in new})
             fields = {
@@ -96,7 +97,7 @@ class Discovery:
             identities = [row for key, item in changed.items() for row in found_tables.identity_rows(key, item)]
             _replace(connection, "identities", changed.keys() - new, identities)
             described |= {key: digests[key].description for key in changed}
-            self._catalog.state_digests |= {key: digests[key].state for key in changed}
+            self._catalog.entries.state_digests |= {key: digests[key].state for key in changed}
         return [entries[key] for key in keys]
 
     def _describe(self, connection: Connection, tables: Mapping[int, Found], new: Collection[int]) -> None:
@@ -120,7 +121,7 @@ class Discovery:
     ) -> tuple[list[int], set[int]]:
         """The keys of tables, of which new ones are registered, and those are dropped that others replace; and the keys
         of the new ones."""
-        known = self._catalog.uncommitted
+        known = self._catalog.entries.uncommitted
         keys: dict[tuple[str, str, str], int] = {}
         others: dict[tuple[str, str, str], str | None] = {}  # name → id of tables that no table of the name is
         replaced, adopted = [], {}
@@ -154,7 +155,7 @@ class Discovery:
         """The keys of tables that were renamed, or dropped under the same name. The arguments are those of `_keys`."""
         by_id: dict[tuple[str, str | None], list[TableEntry]] = {}
         dropped: dict[tuple[str, str, str], list[TableEntry]] = {}
-        for entry in self._catalog.uncommitted.by_key.values():
+        for entry in self._catalog.entries.uncommitted.by_key.values():
             if entry.format != EXTERNAL:  # ids that were put prove nothing
                 by_id.setdefault((entry.table_catalog, entry.table_id), []).append(entry)
             if entry.dropped:
@@ -192,13 +193,13 @@ class Discovery:
                 item["current_snapshot_id"],
             ):
                 continue
-            entry = self._catalog.uncommitted.by_key[key]
+            entry = self._catalog.entries.uncommitted.by_key[key]
             log.warning("%s was dropped and created again: its statistics are deleted", entry.full_name)
             self._delete(connection, key)
             for table in ("snapshots", "identities"):
                 connection.execute(f"DELETE FROM {table} WHERE table_key = ?", [key])
-            self._catalog.forget_places()
-            self._catalog.description_digests.pop(key, None)
+            self._catalog.places.forget()
+            self._catalog.entries.description_digests.pop(key, None)
 
     def _stored_places(self, connection: Connection, tables: Mapping[int, Found]) -> dict[tuple[int, int], _Stored]:
         """The stored ones of the found and current snapshots, and those that became live or expired, by table key and
@@ -257,19 +258,19 @@ class Discovery:
             change = SchemaChange.of(schema_hash, stored.get((key, str(before)), ()), after, widened)
             is_current = (key, snapshot_id) in current
             if change is not None:
-                entry = self._catalog.uncommitted.by_key[key]
+                entry = self._catalog.entries.uncommitted.by_key[key]
                 follow(connection, self._catalog, entry, snapshot_id, change, is_current=is_current)
                 self._catalog.outlive(key)
             elif is_current:
                 self._delete(connection, key, snapshot_id)
             if is_current:
-                self._catalog.description_digests.pop(key, None)
+                self._catalog.entries.description_digests.pop(key, None)
                 connection.execute(
                     f"UPDATE snapshots SET schema_hash = $1, schema_key = {schema_key_sql('snapshots', '$1')}"
                     " WHERE table_key = $2 AND snapshot_id = $3",
                     [schema_hash, key, snapshot_id],
                 )
-                self._catalog.forget_places()
+                self._catalog.places.forget()
 
     def _other_schemas(
         self,
@@ -320,7 +321,7 @@ class Discovery:
         for key, text in before_of.items():
             before, now = json.loads(text).get(FILE_NAMES), tables[key].get("properties", {}).get(FILE_NAMES)
             if found_tables.reads_otherwise(before, now):
-                entry = self._catalog.uncommitted.by_key[key]
+                entry = self._catalog.entries.uncommitted.by_key[key]
                 log.warning("%s reads other columns of its files now: its statistics are deleted", entry.full_name)
                 self._delete(connection, key)
 
@@ -394,13 +395,13 @@ class Discovery:
             if any(column[3] is not None for column in json.loads(columns))
         }
         for key in tables.keys() - had_ids:
-            entry = self._catalog.uncommitted.by_key[key]
+            entry = self._catalog.entries.uncommitted.by_key[key]
             log.warning("%s has other column ids now: its statistics are deleted", entry.full_name)
             self._delete(connection, key)
 
     def _delete(self, connection: Connection, key: int, snapshot_id: int | None = None) -> None:
         """Deletes the statistics of a table, or of one snapshot; captures that run meanwhile are made again."""
-        delete_records(connection, self._catalog, self._catalog.uncommitted.by_key[key], snapshot_id)
+        delete_records(connection, self._catalog, self._catalog.entries.uncommitted.by_key[key], snapshot_id)
         self._catalog.outlive(key)
 
     def _store_snapshots(
@@ -421,8 +422,8 @@ class Discovery:
                     places=pairs_table(again),
                 )
             insert_rows(connection, "snapshots", new)
-            self._catalog.cache_places((row[0], row[1], Place(row[2], row[7])) for row in new)
-            entries = self._catalog.uncommitted.by_key
+            self._catalog.places.cache((row[0], row[1], Place(row[2], row[7])) for row in new)
+            entries = self._catalog.entries.uncommitted.by_key
             moved = {
                 row[0] for row in new if (row[0], row[1]) in places and places[row[0], row[1]][:2] != (row[2], row[7])
             }
@@ -478,15 +479,15 @@ class Discovery:
             )
             if error is None:
                 self._catalog.deadlines.check(keys, at or datetime.now(UTC))
-            for entry in map(self._catalog.uncommitted.by_key.__getitem__, keys):
+            for entry in map(self._catalog.entries.uncommitted.by_key.__getitem__, keys):
                 if entry.last_error != error:
-                    self._catalog.set_entry(replace(entry, last_error=error))
+                    self._catalog.entries.set(replace(entry, last_error=error))
 
     def note_unreadable(
         self, connection: Connection, catalog: str, format: str, schema: str, name: str, reason: str
     ) -> TableEntry:
         """Records a table that exists but cannot be read; a new one is registered without snapshots."""
-        entry = self._catalog.uncommitted.by_name.get((catalog, schema, name))
+        entry = self._catalog.entries.uncommitted.by_name.get((catalog, schema, name))
         entry = entry or self._catalog.register(connection, (catalog, schema, name), None, format)
         self.note_tables(connection, [entry.table_key], {entry.table_key: reason})
         return entry

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 
 class Publications:
-    """The part of the catalog that records publications."""
+    """Records publications."""
 
-    database: Database
+    def __init__(self, database: Database):
+        self._database = database
 
-    def put_publication(
+    def put(
         self,
         connection: Connection,
         table: TableEntry,
@@ -41,20 +42,20 @@ class Publications:
             made_snapshot_id: Snapshot that the publication itself created; the statistics are valid for it too.
         """
         key = [table.table_key, home]
-        self.drop_publication(connection, table, home)
+        self.drop(connection, table, home)
         connection.execute(
             "INSERT INTO publications VALUES (?, ?, ?, ?, ?, ?::VARCHAR[], ?, ?, ?)",
             [*key, snapshot_id, state, location, list(columns), datetime.now(UTC), detail, made_snapshot_id],
         )
 
-    def drop_publication(self, connection: Connection, table: TableEntry, home: str) -> None:
+    def drop(self, connection: Connection, table: TableEntry, home: str) -> None:
         """Deletes a table's publication in a home, if there is one."""
         connection.execute("DELETE FROM publications WHERE table_key = ? AND home = ?", [table.table_key, home])
 
-    def publications(self, table: TableEntry) -> list[dict[str, Any]]:
+    def of(self, table: TableEntry) -> list[dict[str, Any]]:
         """The newest publication of a table in each home: home, snapshot_id, state, location, columns, published_at,
         detail and made_snapshot_id."""
-        with self.database.reading() as cursor:
+        with self._database.reading() as cursor:
             return query(
                 cursor,
                 "SELECT home, snapshot_id, state, location, columns, published_at, detail, made_snapshot_id"

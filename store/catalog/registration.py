@@ -78,7 +78,7 @@ class Registration:
         if keys.slice(0, len(staged)).to_pylist() != [each.table_key for each in staged]:
             raise ListingChanged  # another put has registered the table, or it was dropped
         seen = snapshots_of(rows)
-        self.catalog.register_snapshots(connection, seen, new_tables)
+        self.catalog.snapshots_of_puts.register(connection, seen, new_tables)
         keyed, start = [], len(staged)
         for put in puts:
             column = keys.slice(start, put.rows.num_rows)

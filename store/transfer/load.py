@@ -120,7 +120,7 @@ def _load_catalog(connection: Connection, catalog: Catalog, name: str, folder: C
     columns = {own: shown for own, shown in columns.items() if shown in _names(file)}
     own, shown = ", ".join(f'"{each}"' for each in columns), [f'r."{each}"' for each in columns.values()]
     if folder.table == "tables":
-        first = catalog.reserve_key()
+        first = catalog.entries.reserve_key()
         into = f"table_key, dropped, {own}"
         select = f"{first - 1} + row_number() OVER (), false, {', '.join(shown)} FROM {{rows}} r"
     elif folder.is_keyed:

@@ -147,7 +147,7 @@ def make_lake(db: Path, name: str) -> None:
     catalog = DuckDBStatsStore(database, Catalog(database)).catalog
 
     def run(connection: Any) -> None:
-        catalog.put_connector(connection, KEY["table_catalog"], "iceberg", "/nowhere", {})
+        catalog.connectors.put(connection, KEY["table_catalog"], "iceberg", "/nowhere", {})
         Discovery(catalog).store(connection, KEY["table_catalog"], "iceberg", [table])
 
     database.write(run)

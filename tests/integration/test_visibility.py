@@ -81,7 +81,7 @@ def record(path: Path) -> None:
 
     def run(connection: Connection) -> None:
         for entry in entries:
-            catalog.put_publication(connection, entry, "trino", snapshot_id=VERSION, state="CURRENT")
+            catalog.publications.put(connection, entry, "trino", snapshot_id=VERSION, state="CURRENT")
             for rule, measure in RULES.items():
                 row = [entry.table_key, VERSION, "id", rule, measure, "fail", "PASSED", 0.0, f"of {rule}"]
                 connection.execute("INSERT INTO checks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, now(), now())", row)

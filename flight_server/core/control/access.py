@@ -112,7 +112,7 @@ class Access:
         if not principal.sees_catalog(catalog):
             self.require_catalog(principal, catalog)
         try:
-            connector = self._catalog.connector(catalog)
+            connector = self._catalog.connectors.get(catalog)
         except NotFound as missing:
             if not principal.sees_all:  # the hint may name a catalog that this caller does not see
                 missing.hint = ""

@@ -23,6 +23,7 @@ from flight_server.core.control.watched import Watched
 from store.catalog import capture_facts
 from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
+from store.catalog.entries import update_tables
 from store.duckdb.database import Connection, Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import (
@@ -73,7 +74,7 @@ class Lakes:
         Raises:
             NotFound: The connector does not exist.
         """
-        connector = self._catalog.connector(catalog)
+        connector = self._catalog.connectors.get(catalog)
         return {
             "catalog": catalog,
             "format": connector["format"],
@@ -119,7 +120,7 @@ class Lakes:
             if not _check_taken(connection, config, replace):  # another caller may have registered it meanwhile
                 self._catalog.drop_connector(connection, catalog)  # the tables of another lake are none of this one
             self._vault.set(catalog, options, masked, config["uri"], uri)
-            self._catalog.put_connector(connection, catalog, config["format"], uri, masked)
+            self._catalog.connectors.put(connection, catalog, config["format"], uri, masked)
             if discover:
                 lake = {**config, "begun": begun}
                 tables[:] = self._store_found(connection, lake, found, whole=True, full=True)
@@ -284,7 +285,7 @@ class Lakes:
 
     def budget(self, catalog: str) -> int | None:
         """Requests a day that the watch may make of a lake; None for any number."""
-        return requests_per_day(self._catalog.connector(catalog)["options"])
+        return requests_per_day(self._catalog.connectors.get(catalog)["options"])
 
     def watched(self, catalog: str) -> list[Watched]:
         """The tables of a lake that the watch looks at."""
@@ -308,7 +309,7 @@ class Lakes:
             return
 
         def run(connection: Connection) -> None:
-            self._catalog.update_tables(connection, {key: {"watch_seconds": each} for key, each in changed.items()})
+            update_tables(connection, {key: {"watch_seconds": each} for key, each in changed.items()})
 
         self._database.write(run)
         self._catalog.deadlines.set_intervals(changed)
@@ -410,7 +411,7 @@ class Lakes:
 
         def run(connection: Connection) -> None:
             if only is None:
-                self._catalog.note_connector(connection, catalog, reason)
+                self._catalog.connectors.note(connection, catalog, reason)
                 self._note_failing(connection, catalog, reason)
                 return
             entries = (self._catalog.find((catalog, schema, name)) for schema, name in only)
@@ -474,7 +475,9 @@ class Lakes:
             discovery.store_namespaces(connection, catalog, found.get("namespaces", []))
         tables = [table for table in found["tables"] if is_newest(table["schema"], table["name"])]
         seen = discovery.store(connection, catalog, format, tables, present if whole else listed, full=full)
-        same = (self._catalog.uncommitted.by_name.get((catalog, *name)) for name in unchanged if is_newest(*name))
+        same = (
+            self._catalog.entries.uncommitted.by_name.get((catalog, *name)) for name in unchanged if is_newest(*name)
+        )
         looked_at = [entry.table_key for entry in (*seen, *filter(None, same))]
         discovery.note_tables(connection, looked_at, at=at)
         if requests_per_day(config["options"]) != 0:
@@ -490,21 +493,21 @@ class Lakes:
             results.append({"table": f"{catalog}.{error['schema']}", "error": error["reason"]})
         if whole:
             discovery.forget_missing(connection, catalog, partial(self._is_there, present, unlisted, begun))
-        self._catalog.note_connector(connection, catalog, None)
+        self._catalog.connectors.note(connection, catalog, None)
         self._catalog.findings.note(catalog, None if whole else present, begun)
         return results
 
     def _limit(self, connection: Connection, keys: Sequence[int]) -> None:
         """Gives tables that have no interval yet that of the watch."""
         if self._interval is not None and (new := self._catalog.deadlines.unlimited(keys)):
-            self._catalog.update_tables(connection, {key: {"watch_seconds": self._interval} for key in new})
+            update_tables(connection, {key: {"watch_seconds": self._interval} for key in new})
             self._catalog.deadlines.set_intervals(dict.fromkeys(new, self._interval))
 
     def _reports(self, catalog: str, tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The findings about tables as a discovery reports them, without tables that are not stored."""
         reports = []
         for table in tables:
-            entry = self._catalog.uncommitted.by_name.get((catalog, table["schema"], table["name"]))
+            entry = self._catalog.entries.uncommitted.by_name.get((catalog, table["schema"], table["name"]))
             if entry is None:
                 continue
             report = {
@@ -562,12 +565,12 @@ class Lakes:
         entries = (self._catalog.find((catalog, schema, name)) for schema, name in only)
         keys = [entry.table_key for entry in entries if entry is not None]
         Discovery(self._catalog).note_tables(connection, keys, at=at)
-        self._catalog.note_connector(connection, catalog, None)
+        self._catalog.connectors.note(connection, catalog, None)
         self._catalog.findings.note(catalog, only, config["begun"])
 
     def _check_same(self, catalog: str, config: Mapping[str, Any]) -> None:
         """Raises Conflict if the catalog is no longer connected to the lake of a configuration."""
-        connector = self._catalog.connector(catalog)
+        connector = self._catalog.connectors.get(catalog)
         if (connector["format"], connector["uri"]) != (config["format"], mask_uri(config["uri"])):
             raise Conflict(f'the catalog "{catalog}" was connected to another lake meanwhile')
 

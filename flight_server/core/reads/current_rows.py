@@ -41,7 +41,7 @@ class CurrentRows:
         settled = versions.settled(key)
         if flight.name not in _STATEMENTS or settled is None:
             return None
-        if self._catalog.committed.current.get(key) != snapshot_id:
+        if self._catalog.entries.committed.current.get(key) != snapshot_id:
             return None
         with self._cursor() as cursor:
             rows = cursor.execute(f"EXECUTE {_STATEMENTS[flight.name]}({int(key)}, {int(snapshot_id)})").fetchall()

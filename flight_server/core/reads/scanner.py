@@ -62,7 +62,7 @@ class Scanner:
             return request
         if request.snapshot == CURRENT:
             tables = self._tables(request, principal)
-            pins = self.catalog.committed.current if tables is None else _current(tables)
+            pins = self.catalog.entries.committed.current if tables is None else _current(tables)
             request = replace(request, pins=dict(pins))
         return self._with_generation(request, principal)
 
@@ -93,12 +93,12 @@ class Scanner:
             None if tables is None else [table.table_key for table in tables],
             allow_stale=request.allow_stale,
             only=only,
-            any_dropped=self.catalog.committed.any_dropped,
-            is_limited=self.catalog.committed.is_limited,
+            any_dropped=self.catalog.entries.committed.any_dropped,
+            is_limited=self.catalog.entries.committed.is_limited,
             caller=None if principal.sees_all else principal,
         )
         if request.snapshot in (None, CURRENT):
-            failing, over = self.catalog.committed.failing, self.catalog.deadlines.over()
+            failing, over = self.catalog.entries.committed.failing, self.catalog.deadlines.over()
             if scope.keys is not None:
                 failing, over = failing.intersection(scope.keys), over.intersection(scope.keys)
             scope = replace(scope, failing=failing, overdue=over - failing)
@@ -108,7 +108,7 @@ class Scanner:
         if only is not None and pin is not None:
             return replace(scope, snapshot=pin, epoch=epoch if pin == only.current_snapshot_id else None)
         if request.pins is not None:
-            current = self.catalog.committed.current if tables is None else _current(tables)
+            current = self.catalog.entries.committed.current if tables is None else _current(tables)
             return replace(scope, pins=request.pins, epoch=epoch if request.pins == current else None)
         if request.snapshot == CURRENT:
             return replace(scope, current=True)
@@ -181,7 +181,7 @@ class Scanner:
 
     def _check_pins(self, request: ScanRequest, principal: Principal) -> None:
         """Raises NotFound if rows of a table that a ticket about several is pinned to have expired."""
-        committed = self.catalog.committed
+        committed = self.catalog.entries.committed
         moved = {key: id for key, id in (request.pins or {}).items() if committed.current.get(key) != id}
         seen = {key: table for key in moved if (table := committed.by_key.get(key)) and principal.sees(*table.name)}
         if seen:

@@ -59,7 +59,8 @@ class TableRows:
             Each table that has current rows, with its slice.
         """
         generations = {table.table_key: self._versions.generation(table.table_key) for table in tables}
-        known = self._catalog.committed.current  # after the generations: a commit in between makes the slices old
+        # after the generations: a commit in between makes the slices old
+        known = self._catalog.entries.committed.current
         named = {table.name: table for table in tables if known.get(table.table_key) == table.current_snapshot_id}
         if not named:
             return
@@ -84,7 +85,7 @@ class TableRows:
         """
         whole = ScanRequest(flight)
         epoch = self._versions.steady()
-        is_current = self._catalog.committed.current.get(table.table_key) == snapshot
+        is_current = self._catalog.entries.committed.current.get(table.table_key) == snapshot
         scope = ReadScope(
             [table.table_key],
             allow_stale=allow_stale,

@@ -80,7 +80,7 @@ class Door:
             names = parse_body(body, Changed).tables
             tables = [access.table(name, caller, "capture.run") for name in names]
             return JSONResponse(self._app.lakes.changed(tables, never))
-        found = self._locations.tables(self._app.catalog.committed, objects_of(said))
+        found = self._locations.tables(self._app.catalog.entries.committed, objects_of(said))
         seen = [table for table in found if caller.sees(*table.name)]
         self._news.add(seen)
         return JSONResponse({"tables": [table.full_name for table in seen]}, 202)

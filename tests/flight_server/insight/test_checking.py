@@ -158,7 +158,7 @@ def loads(setup):
     app, path, _, _ = setup
     texts = ("row_count > 5", "id: ndv >= 90", "id: distinct_fraction = 1")
     path.write_text("".join(f'[[rule]]\nexpect = "{text}"\n' for text in texts))
-    app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
+    app.database.write(lambda c: app.catalog.connectors.put(c, "lake", "delta", "file:///nowhere", {}))
     reader = LocalReader(app.scanner, ANONYMOUS)
 
     def load(number):

@@ -224,7 +224,7 @@ def discovered(app, current, parents=None):
             for i in (1, 2, 3)
         ],
     }
-    app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
+    app.database.write(lambda c: app.catalog.connectors.put(c, "lake", "delta", "file:///nowhere", {}))
     app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
 
 

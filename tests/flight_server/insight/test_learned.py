@@ -55,7 +55,7 @@ def app():
                 for i in ids
             ],
         }
-        app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
+        app.database.write(lambda c: app.catalog.connectors.put(c, "lake", "delta", "file:///nowhere", {}))
         app.database.write(lambda c: Discovery(app.catalog).store(c, "lake", "delta", [found]))
         rows, tables, columns, sketches = 0, [], [], []
         for i in ids:

@@ -49,7 +49,7 @@ class PublishingEnv:
         job.result = {"result": defaults | self.result}
 
     def rows(self) -> list[tuple[str, int, str, str | None]]:
-        found = self.catalog.publications(self.table)
+        found = self.catalog.publications.of(self.table)
         return [(row["home"], row["snapshot_id"], row["state"], row["detail"]) for row in found]
 
     def capture_and_settle(self) -> int:

@@ -207,7 +207,7 @@ def register_snapshots(catalog, entry, snapshots):
         "snapshot_id": list(snapshots),
         "schema_hash": pa.array(snapshots.values(), pa.string()),
     }
-    write(catalog, catalog.register_snapshots, pa.table(seen))
+    write(catalog, catalog.snapshots_of_puts.register, pa.table(seen))
     return catalog.by_key(entry.table_key)
 
 
@@ -264,47 +264,47 @@ def test_partial_discovery_writes_only_tables_with_new_snapshots(catalog, monkey
 
 
 def test_connector_is_registered_fails_recovers_and_is_dropped(catalog):
-    write(catalog, catalog.put_connector, "lake", "iceberg", "/lake", {"secret": "****"})
+    write(catalog, catalog.connectors.put, "lake", "iceberg", "/lake", {"secret": "****"})
     discover(catalog)
-    assert catalog.connector("lake")["options"] == {"secret": "****"}
-    write(catalog, catalog.note_connector, "lake", "cannot be read")
-    assert catalog.connector("lake")["state"] == "FAILING"
-    write(catalog, catalog.note_connector, "lake", None)
-    assert catalog.connector("lake")["state"] == "ACTIVE"
+    assert catalog.connectors.get("lake")["options"] == {"secret": "****"}
+    write(catalog, catalog.connectors.note, "lake", "cannot be read")
+    assert catalog.connectors.get("lake")["state"] == "FAILING"
+    write(catalog, catalog.connectors.note, "lake", None)
+    assert catalog.connectors.get("lake")["state"] == "ACTIVE"
     write(catalog, catalog.drop_connector, "lake")
     assert catalog.tables() == []
     with pytest.raises(NotFound, match='no connector "lake"'):
-        catalog.connector("lake")
+        catalog.connectors.get("lake")
 
 
 def test_connector_is_cached_until_it_changes(catalog, monkeypatch):
-    write(catalog, catalog.put_connector, "lake", "iceberg", "/lake", {})
+    write(catalog, catalog.connectors.put, "lake", "iceberg", "/lake", {})
     queries, rows = [], catalog.database.rows
     monkeypatch.setattr(catalog.database, "rows", lambda *sql: queries.append(sql) or rows(*sql))
-    assert catalog.connector("lake") == catalog.connector("lake") and len(queries) == 1
-    write(catalog, catalog.note_connector, "lake", None)  # unchanged
-    assert catalog.connector("lake")["uri"] == "/lake" and len(queries) == 1
-    write(catalog, catalog.put_connector, "lake", "iceberg", "/other", {})
-    assert catalog.connector("lake")["uri"] == "/other" and len(queries) == 2
+    assert catalog.connectors.get("lake") == catalog.connectors.get("lake") and len(queries) == 1
+    write(catalog, catalog.connectors.note, "lake", None)  # unchanged
+    assert catalog.connectors.get("lake")["uri"] == "/lake" and len(queries) == 1
+    write(catalog, catalog.connectors.put, "lake", "iceberg", "/other", {})
+    assert catalog.connectors.get("lake")["uri"] == "/other" and len(queries) == 2
 
 
 def test_what_is_noted_of_one_connector_leaves_the_others_cached(catalog, monkeypatch):
     for name in ("lake", "other"):
-        write(catalog, catalog.put_connector, name, "delta", f"/{name}", {})
-    assert catalog.connector("lake")["state"] == "ACTIVE"
-    write(catalog, catalog.note_connector, "other", None)  # which nobody has read yet
-    write(catalog, catalog.note_connector, "other", "cannot be read")
-    assert catalog.connector("other")["state"] == "FAILING"
-    write(catalog, catalog.note_connector, "other", None)
-    assert catalog.connector("other")["state"] == "ACTIVE"
+        write(catalog, catalog.connectors.put, name, "delta", f"/{name}", {})
+    assert catalog.connectors.get("lake")["state"] == "ACTIVE"
+    write(catalog, catalog.connectors.note, "other", None)  # which nobody has read yet
+    write(catalog, catalog.connectors.note, "other", "cannot be read")
+    assert catalog.connectors.get("other")["state"] == "FAILING"
+    write(catalog, catalog.connectors.note, "other", None)
+    assert catalog.connectors.get("other")["state"] == "ACTIVE"
     monkeypatch.setattr(catalog.database, "rows", None)
-    assert catalog.connector("lake")["uri"] == "/lake"
+    assert catalog.connectors.get("lake")["uri"] == "/lake"
 
 
 def test_external_catalog_has_no_connector(catalog):
     write(catalog, catalog.register, ("c", "s", "t"))
     with pytest.raises(NotFound):
-        catalog.connector("c")
+        catalog.connectors.get("c")
     assert catalog.database.rows("SELECT catalog, format FROM connectors") == [("c", "external")]
 
 
@@ -337,7 +337,7 @@ def test_description_is_stored_again_only_when_it_changed(catalog, monkeypatch):
 def test_schema_of_a_snapshot_that_a_put_gave_another_is_kept(catalog):
     entry = discover(catalog)
     seen = pa.table({"table_key": [entry.table_key], "snapshot_id": [2], "schema_hash": ["other"]})
-    write(catalog, catalog.register_snapshots, seen, ())
+    write(catalog, catalog.snapshots_of_puts.register, seen, ())
     discover(catalog, snapshots=(1, 2))
     assert catalog.snapshot(entry, 2).schema_hash == "h1"
     assert [column[0] for column in catalog.schema_columns(entry, "h1")] == ["a", "b"]
@@ -380,18 +380,18 @@ def test_unreadable_table_has_the_state_failing_and_the_error(catalog):
     assert states() == [("broken", None), ("t", "gone")]
     times = catalog.database.rows("SELECT discovered_at IS NULL, checked_at IS NULL FROM tables")
     assert set(times) == {(False, False), (False, True)}, "no inspection of t has succeeded"
-    assert catalog.committed.failing == {good.table_key}
+    assert catalog.entries.committed.failing == {good.table_key}
     with catalog.database.reading() as cursor:
         catalog.reload(cursor)
-    assert catalog.committed.failing == {good.table_key}
+    assert catalog.entries.committed.failing == {good.table_key}
 
 
 def test_each_home_has_its_newest_publication(catalog):
     entry = discover(catalog)
     for state, names in (("FAILED", []), ("CURRENT", ["a", "b"])):
-        write(catalog, catalog.put_publication, entry, "iceberg", snapshot_id=1, state=state, columns=names)
-    write(catalog, catalog.put_publication, entry, "spark", snapshot_id=1, state="CURRENT", location="db.t")
-    publications = catalog.publications(entry)
+        write(catalog, catalog.publications.put, entry, "iceberg", snapshot_id=1, state=state, columns=names)
+    write(catalog, catalog.publications.put, entry, "spark", snapshot_id=1, state="CURRENT", location="db.t")
+    publications = catalog.publications.of(entry)
     assert [(p["home"], p["state"], p["columns"]) for p in publications] == [
         ("iceberg", "CURRENT", ["a", "b"]),
         ("spark", "CURRENT", []),

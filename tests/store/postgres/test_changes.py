@@ -67,7 +67,7 @@ class MirroredStore(DuckDBStatsStore):
 
     def check(self):
         assert content(self.copy) == content(self.database)
-        known, copied = self.catalog.committed, self.copied.catalog.committed
+        known, copied = self.catalog.entries.committed, self.copied.catalog.entries.committed
         assert (known.by_name, known.by_key) == (copied.by_name, copied.by_key)
 
     def close(self):

@@ -92,7 +92,7 @@ def test_policy_bounds_how_old_an_inherited_distribution_is():
     """Under `current` and under the snapshot's id, and for sketches; counts are inherited as before."""
     with app_in(auto_analyze="max_snapshots_behind=1, columns=none") as app:
         app.database.write(lambda c: app.catalog.register(c, ("lake", "s", "t"), "id", "iceberg"))
-        app.database.write(lambda c: app.catalog.put_connector(c, "lake", "iceberg", "u", {}))
+        app.database.write(lambda c: app.catalog.connectors.put(c, "lake", "iceberg", "u", {}))
         sketch = {
             "target_kind": "COLUMN",
             "storage_id": "column-0000000000000000001",
@@ -108,7 +108,7 @@ def test_policy_bounds_how_old_an_inherited_distribution_is():
 
         def served(snapshot, policy=None, **more):
             options = {} if policy is None else {"policy": policy}
-            app.database.write(lambda c: app.catalog.put_connector(c, "lake", "iceberg", "u", options))
+            app.database.write(lambda c: app.catalog.connectors.put(c, "lake", "iceberg", "u", options))
             discover(app, snapshot)
             app.auto.review("lake", [app.catalog.get("lake.s.t")])
             for at in (snapshot, "current", snapshot):
@@ -129,7 +129,7 @@ def test_policy_bounds_how_old_an_inherited_distribution_is():
 def test_another_schema_at_the_same_snapshot_does_not_wait_for_a_retry():
     """The statistics of the snapshot were deleted with its former schema."""
     with app_in(auto_analyze="metadata") as app:
-        app.database.write(lambda c: app.catalog.put_connector(c, "lake", "iceberg", "u", {}))
+        app.database.write(lambda c: app.catalog.connectors.put(c, "lake", "iceberg", "u", {}))
 
         def review(schema):
             discover(app, 1, schema)
@@ -176,7 +176,7 @@ def test_a_policy_that_cannot_be_read_is_refused_and_ends_no_watch(tmp_path):
             list(ACTIONS["register_connector"].run(call, json.dumps(body).encode()))
         for catalog, policy in (("old", "max_age=often"), ("good", "on")):
             options = {"policy": policy}
-            app.database.write(lambda c, of=(catalog, "delta", "u", options): app.catalog.put_connector(c, *of))
+            app.database.write(lambda c, of=(catalog, "delta", "u", options): app.catalog.connectors.put(c, *of))
         assert (app.auto.interval("old"), app.auto.interval("good")) == (None, 300.0)
 
 
@@ -184,7 +184,7 @@ def test_a_dropped_connector_or_a_bad_policy_keeps_no_other_table_from_its_revie
     with app_in(auto_analyze="on") as app:
         for catalog in ("bad", "gone", "lake"):
             options = {"policy": "max_age=often"} if catalog == "bad" else {}
-            app.database.write(lambda c, of=(catalog, "iceberg", "u", options): app.catalog.put_connector(c, *of))
+            app.database.write(lambda c, of=(catalog, "iceberg", "u", options): app.catalog.connectors.put(c, *of))
             app.database.write(lambda c, of=catalog: app.catalog.register(c, (of, "s", "t"), of, "iceberg"))
             app.auto.captured(app.catalog.get(f"{catalog}.s.t"))
         app.lakes.drop("gone")

@@ -67,7 +67,7 @@ def test_freshness_change_is_the_time_between_commits(app):
 
 def test_options_of_a_lake_are_for_callers_who_see_all_of_it(app):
     options = {"exclude": "s.hidden"}
-    app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "/lake", options))
+    app.database.write(lambda c: app.catalog.connectors.put(c, "lake", "delta", "/lake", options))
     for tables, expected in (("*", options), ("lake.*", options), ("lake.s.t", None)):
         reader = LocalReader(app.scanner, Principal("some", frozenset({"stats.read"}), (tables,)))
         (row,) = reader.read("sys.connectors").to_pylist()

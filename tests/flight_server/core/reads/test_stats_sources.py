@@ -209,5 +209,5 @@ def test_current_and_ranked_rows_equal_the_ranking_of_all(app, flight):
 
     for keys in (None, [app.catalog.get("lake.s.mixed").table_key]):
         at_current = found(keys=keys, current=True)
-        assert at_current == found(keys=keys, pins=app.catalog.committed.current)
+        assert at_current == found(keys=keys, pins=app.catalog.entries.committed.current)
         assert STALE in str(at_current)

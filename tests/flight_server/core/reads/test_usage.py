@@ -26,7 +26,7 @@ COLUMNS = [["a", "INT", True, None], ["b", "INT", True, None]]
 @pytest.fixture
 def app() -> Iterator[App]:
     app = App(Settings(db=place_for_database()))
-    app.database.write(lambda c: app.catalog.put_connector(c, "lake", "delta", "file:///nowhere", {}))
+    app.database.write(lambda c: app.catalog.connectors.put(c, "lake", "delta", "file:///nowhere", {}))
     yield app
     app.close()
 
@@ -120,8 +120,8 @@ def jobs(app: App) -> list[str]:
 
 
 def set_policy(app: App, policy: str) -> None:
-    lake = app.catalog.connector("lake")
-    app.database.write(lambda c: app.catalog.put_connector(c, "lake", lake["format"], lake["uri"], {"policy": policy}))
+    lake = app.catalog.connectors.get("lake")
+    app.database.write(lambda c: app.catalog.connectors.put(c, "lake", lake["format"], lake["uri"], {"policy": policy}))
 
 
 def review(app: App, policy: str = "min_interval=0s") -> list[str]:
