@@ -1,5 +1,8 @@
-"""Freshness and `usable_for` of a record (`store/SEMANTICS.md` §3): freshness in SQL, `usable_for` in Python for one
-row, in SQL and in Arrow.
+"""Freshness and `usable_for` of a record (`store/SEMANTICS.md` §3).
+
+What makes a record usable is declared once, as conditions on its row, from which the forms in SQL, in Arrow and for one
+row follow. Whether a record holds is a matter of spans and of ranking, which DuckDB computes; the label of a row that
+holds is one `CASE`, in SQL or in Arrow.
 
 Freshness compares the snapshot at which a record was captured with the requested one: EXACT at its own, INHERITED at a
 later one of the same known schema, else STALE. `usable_for` is PRUNING if a planner may skip data by the row, else
@@ -13,6 +16,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from store.model.row_conditions import (
+    RowCondition,
+    above,
+    among,
+    begins,
+    equals,
+    every,
+    missing,
+    negated,
+    some,
+)
 
 EXACT: Final = "EXACT"
 INHERITED: Final = "INHERITED"
@@ -44,6 +59,26 @@ USABLE_COLUMNS: Final = (
 )
 """The columns that `usable_for` depends on besides freshness; flights without bounds lack the last four."""
 
+WHOLE: Final = every(
+    equals("completeness", "COMPLETE"),
+    some(missing("row_groups_sampled"), equals("row_groups_sampled", 0)),
+    some(missing("confidence_level"), above("confidence_level", UNCONFIRMED)),
+)
+"""A record is complete, not from a sample, and neither CONTRADICTED nor UNCONFIRMED."""
+
+KNOWN_NANS: Final = negated(every(among("logical_type", NAN_TYPES), missing("nan_count")))
+"""A record with bounds says how many values its bounds leave out."""
+
+ORDERED: Final = some(negated(begins("logical_type", UNCOMPARED)), every(missing("min"), missing("max")))
+"""A record has no bounds that readers cannot compare."""
+
+_SURE: Final = {  # (has `nan_count`, has `min`) → condition
+    (False, False): WHOLE,
+    (True, False): every(WHOLE, KNOWN_NANS),
+    (False, True): every(WHOLE, ORDERED),
+    (True, True): every(WHOLE, KNOWN_NANS, ORDERED),
+}
+
 
 def held_sql(is_own: str) -> str:
     """SQL of the freshness of a row that holds at a requested snapshot; `is_own` is true if that is the row's own."""
@@ -53,11 +88,6 @@ def held_sql(is_own: str) -> str:
 def held_arrow(is_own: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """`held_sql` in Arrow, of each row (utf8); null where it is not known whether a snapshot is the row's own."""
     return pc.if_else(is_own, EXACT, INHERITED)
-
-
-def held(is_own: bool) -> str:
-    """`held_sql` of one row."""
-    return EXACT if is_own else INHERITED
 
 
 def freshness_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
@@ -138,37 +168,23 @@ def stored_freshness_sql(snapshot_id: str, current: str) -> str:
 # usable_for
 
 
-def is_whole(row: Mapping[str, Any]) -> bool:
-    """True if a record is complete, not from a sample, and not in doubt."""
-    return row.get("completeness") == "COMPLETE" and not in_doubt(row) and not row.get("row_groups_sampled")
-
-
 def is_unconfirmed(row: Mapping[str, Any]) -> bool:
     """True for a record whose bounds are by a writer that is not known to be right; its counts are sure."""
     return row.get("confidence_level") == UNCONFIRMED
 
 
-def in_doubt(row: Mapping[str, Any]) -> bool:
-    """True for a record that is CONTRADICTED or UNCONFIRMED."""
-    level = row.get("confidence_level")
-    return level is not None and level <= UNCONFIRMED
-
-
 def usable_for(label: str | None, row: Mapping[str, Any]) -> str:
     """PRUNING or PLANNING, by the record's freshness for the requested snapshot, and the record."""
-    type = row.get("logical_type") or ""
-    unsure = type in NAN_TYPES and row.get("nan_count") is None
-    if type.startswith(UNCOMPARED):
-        unsure = row.get("min") is not None or row.get("max") is not None
-    return PRUNING if label == EXACT and is_whole(row) and not unsure else PLANNING
+    return PRUNING if label == EXACT and _sure(USABLE_COLUMNS).holds(row) else PLANNING
 
 
 def is_whole_sql(row: str) -> str:
-    """SQL of `is_whole`, never NULL; `row` is the record's alias."""
-    return (
-        f"coalesce({row}.completeness = 'COMPLETE', false) AND coalesce({row}.row_groups_sampled, 0) = 0"
-        f" AND coalesce({row}.confidence_level, 1) > {UNCONFIRMED}"
-    )
+    """SQL that is true for a record that is complete, not from a sample, and not in doubt; never NULL.
+
+    Args:
+        row: The record's alias.
+    """
+    return WHOLE.sql(row)
 
 
 def usable_for_sql(is_exact: str, row: str, columns: Collection[str]) -> str:
@@ -179,40 +195,30 @@ def usable_for_sql(is_exact: str, row: str, columns: Collection[str]) -> str:
         row: Alias of the record's row.
         columns: The columns that the flight has.
     """
-    sure = prunes_sql(row, columns)
-    if "min" in columns:
-        compared = f"NOT coalesce(starts_with({row}.logical_type, '{UNCOMPARED}'), false)"
-        sure += f" AND ({compared} OR ({row}.min IS NULL AND {row}.max IS NULL))"
-    return f"CASE WHEN {is_exact} AND {sure} THEN '{PRUNING}' ELSE '{PLANNING}' END"
+    return f"CASE WHEN {is_exact} AND {_sure(columns).sql(row)} THEN '{PRUNING}' ELSE '{PLANNING}' END"
 
 
 def prunes_sql(row: str, columns: Collection[str] = USABLE_COLUMNS) -> str:
     """SQL that is true for a record by which a planner may skip data at its own snapshot, never NULL: as
     `usable_for_sql`, but for bounds without an order, with which no plan compares."""
-    sure = ""
-    if "nan_count" in columns:
-        kinds = ", ".join(f"'{kind}'" for kind in NAN_TYPES)
-        sure = (
-            f" AND ({row}.nan_count IS NOT NULL OR {row}.logical_type IS NULL OR {row}.logical_type NOT IN ({kinds}))"
-        )
-    return f"{is_whole_sql(row)}{sure}"
+    return (every(WHOLE, KNOWN_NANS) if "nan_count" in columns else WHOLE).sql(row)
 
 
 def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
     """A mask of the rows that are complete, not from a sample, and not in doubt; without nulls."""
-    complete = pc.equal(rows["completeness"], "COMPLETE").fill_null(False)
-    complete = pc.and_not(complete, pc.less_equal(rows["confidence_level"], UNCONFIRMED).fill_null(False))
-    return pc.and_(complete, pc.equal(pc.fill_null(rows["row_groups_sampled"], 0), 0))
+    return WHOLE.arrow(rows)
 
 
 def usable_for_arrow(label: pa.Array, rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
     """`usable_for` of each row (utf8, without nulls), by its freshness (utf8) and those of `USABLE_COLUMNS` it has."""
-    usable = pc.and_(pc.equal(label, EXACT).fill_null(False), is_whole_arrow(rows))
-    if "nan_count" in rows.schema.names:
-        floating = pc.is_in(rows["logical_type"], pa.array(NAN_TYPES))
-        usable = pc.and_not(usable, pc.and_(floating, pc.is_null(rows["nan_count"])))
-    if "min" in rows.schema.names:
-        uncompared = pc.starts_with(rows["logical_type"], UNCOMPARED).fill_null(False)
-        has_bounds = pc.or_(pc.is_valid(rows["min"]), pc.is_valid(rows["max"]))
-        usable = pc.and_not(usable, pc.and_(uncompared, has_bounds))
-    return pc.if_else(usable, PRUNING, PLANNING)
+    is_exact = pc.equal(label, EXACT).fill_null(False)
+    return pc.if_else(pc.and_(is_exact, _sure(rows.schema.names).arrow(rows)), PRUNING, PLANNING)
+
+
+def _sure(columns: Collection[str]) -> RowCondition:
+    """The condition on records by which a planner may skip data at their own snapshot.
+
+    Args:
+        columns: The columns that the records have; those without values lack some.
+    """
+    return _SURE["nan_count" in columns, "min" in columns]
