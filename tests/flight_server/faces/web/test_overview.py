@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.core.reads.local_reader import LocalReader
-from flight_server.faces.web import data, overview, render
+from flight_server.faces.web import column_page, data, overview, render
 from flight_server.faces.web.data import Asked
 from flight_server.faces.web.urls import LiveUrls
 from store.catalog.checks import CheckRow, CheckStore
@@ -89,10 +89,10 @@ def test_labels_are_explained_where_they_stand_and_shares_are_drawn():
         )
         reader = LocalReader(app.scanner, ANONYMOUS)
         table = render.page("table.html", url=LiveUrls("/table"), **data.table(reader, "lake.s.t", Asked()))
-        column_page = render.page("column.html", url=LiveUrls(), **data.column(reader, "lake.s.t", "c"))
-    for page in (table, column_page):
+        of_column_page = render.page("column.html", url=LiveUrls(), **column_page.column(reader, "lake.s.t", "c"))
+    for page in (table, of_column_page):
         assert "<dt>EXACT</dt><dd>of the current snapshot" in page and "70.0 %" in page and "30.0 %" in page
-    assert "<dt>PLANNING</dt>" in column_page
+    assert "<dt>PLANNING</dt>" in of_column_page
 
 
 def test_the_page_of_sql_has_a_script_for_ctrl_enter_and_other_pages_none():
