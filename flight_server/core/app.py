@@ -85,7 +85,7 @@ class App:
         self.orchestrator, self.auto = capturing.orchestrator, capturing.auto
         if self.role.takes_writes:
             self.jobs.give_back(lost=True)
-        self.watch = Watch(self.lakes, self.queue, self._connected, self._pace)
+        self.watch = Watch(self.lakes, self.lakes.findings, self.queue, self._connected, self._pace)
         self.sketch_retention = SketchRetention(settings.keep_sketches, settings.keep_sketch_days)
         may_see: MaySee = lambda *rule: any(part.may_see(*rule) for part in self.parts.values())  # noqa: E731
         self.exports = Exports(self.database, self.catalog, self.access, settings.stream_stall_seconds, may_see=may_see)

@@ -1,7 +1,7 @@
-"""Connected lakes: registration, discovery, and the changes to the catalog that follow from them.
+"""Connected lakes: registration, discovery, looks at tables.
 
 The server runs no connector code. A worker inspects the lake and returns its findings as JSON; this file makes the
-worker's job, and stores the findings of each inspection in one transaction.
+worker's job, `lake_findings.py` stores what it has found.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -18,11 +17,10 @@ from capture.connectors.options import requests_per_day
 from capture.connectors.secrets import mask, mask_uri
 from flight_server.core.auth.vault import Vault
 from flight_server.core.control.job_queue import NO_WORKER, JobQueue
-from flight_server.core.control.marks import Marks, found_marks
+from flight_server.core.control.lake_findings import LakeFindings, looked_at
 from flight_server.core.control.watched import Watched
 from store.catalog import capture_facts
 from store.catalog.catalog import Catalog
-from store.catalog.discovery import Discovery
 from store.catalog.entries import update_tables
 from store.duckdb.database import Connection, Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
@@ -36,7 +34,6 @@ from store.model.errors import (
     UpstreamError,
 )
 from store.model.names import split_name
-from store.model.schemas import REMARK
 from store.queue.jobs import Job
 
 log = logging.getLogger("statflight.server")
@@ -63,8 +60,7 @@ class Lakes:
         interval: float | None = None,
     ):
         self._database, self._catalog, self._vault, self._queue = database, catalog, vault, queue
-        self._on_discovered, self._interval = on_discovered, interval
-        self._marks = Marks()
+        self.findings = LakeFindings(database, catalog, on_discovered, interval)
 
     # Connectors.
 
@@ -123,13 +119,13 @@ class Lakes:
             self._catalog.connectors.put(connection, catalog, config["format"], uri, masked)
             if discover:
                 lake = {**config, "begun": begun}
-                tables[:] = self._store_found(connection, lake, found, whole=True, full=True)
+                tables[:] = self.findings.store_in(connection, lake, found, whole=True, full=True)
 
         self._database.write(run)
-        self._marks.put_lake(catalog, None)
+        self.findings.marks.put_lake(catalog, None)
         if discover:
-            self._remember(catalog, found, whole=True)
-            self._discovered(catalog, found)
+            self.findings.remember(catalog, found, whole=True)
+            self.findings.discovered(catalog, found)
         shown = {
             "catalog": catalog,
             "format": config["format"],
@@ -204,7 +200,7 @@ class Lakes:
         """
         config, only = self._begin(catalog), [_within(catalog, table)] if table else None
         found = self._look(catalog, config, only, full_rescan, is_cancelled, snapshots)
-        return self.store(catalog, config, found, whole=only is None, full=full_rescan)
+        return self.findings.store(catalog, config, found, whole=only is None, full=full_rescan)
 
     def _begin(self, catalog: str) -> dict[str, Any]:
         """The configuration for an inspection that begins now, with its number, `begun`."""
@@ -215,7 +211,7 @@ class Lakes:
         in a batch, one that cannot be read fails no other."""
         entries = filter(None, (self._catalog.find((catalog, schema, name)) for schema, name in only))
         tables = {entry.table_key: entry for entry in entries}
-        marks = self._marks.of(tables.values())
+        marks = self.findings.marks.of(tables.values())
         return {
             "marks": {f"{tables[key].table_schema}\0{tables[key].table_name}": mark for key, mark in marks.items()},
             "batch": True,
@@ -241,7 +237,7 @@ class Lakes:
             return self.inspect("discover", config, is_cancelled, **scope, **how, snapshots=snapshots)
         except StatflightError as error:
             if is_of_lake(error):
-                self.note(catalog, only, str(error))
+                self.findings.note(catalog, only, str(error))
             raise
 
     def names_job(self, catalog: str) -> tuple[dict[str, Any], Job]:
@@ -251,7 +247,7 @@ class Lakes:
             The configuration for the findings, and the job.
         """
         config = self._begin(catalog)
-        return config, self._submit("watch", "names", config, lake_mark=self._marks.lake(catalog))
+        return config, self._submit("watch", "names", config, lake_mark=self.findings.marks.lake(catalog))
 
     def look_job(self, catalog: str, only: Sequence[Sequence[str]]) -> tuple[dict[str, Any], Job]:
         """Starts a look at tables (schema, name), which no caller waits for; returns as `names_job`."""
@@ -275,7 +271,7 @@ class Lakes:
             try:
                 config = self._begin(catalog)
                 found = self._look(catalog, config, only, False, is_cancelled, **self._cheaply(catalog, only))
-                results = self.store(catalog, config, found, whole=False)
+                results = self.findings.store(catalog, config, found, whole=False)
                 errors |= {result["table"]: result["error"] for result in results if "error" in result}
             except StatflightError as error:
                 if isinstance(error, Cancelled | ShuttingDown):
@@ -324,35 +320,6 @@ class Lakes:
         }
         return result if error is None else result | {"error": error}
 
-    def store_names(self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-        """Stores the findings of `names_job`: drops the tables that are gone."""
-        present = {(schema, name) for schema, name in found["names"]}
-        unlisted = {error["schema"] for error in found["errors"]}
-
-        def run(connection: Connection) -> None:
-            self._check_same(catalog, config)
-            if not self._catalog.findings.are_newest(catalog, None, config["begun"]):
-                return
-            discovery = Discovery(self._catalog)
-            discovery.store_namespaces(connection, catalog, found["namespaces"])
-            for error in found["errors"]:
-                self._note_failing(connection, catalog, error["reason"], error["schema"])
-            discovery.forget_missing(connection, catalog, partial(self._is_there, present, unlisted, config["begun"]))
-
-        self._database.write(run)
-        self._marks.put_lake(catalog, found["lake_mark"])
-
-    def _is_there(
-        self, present: Collection[tuple[str, str]], unlisted: Collection[str], begun: int, entry: TableEntry
-    ) -> bool:
-        """True if a table is in a lake, or may be, by an inspection with a number."""
-        name = entry.table_schema, entry.table_name
-        return (
-            name in present
-            or entry.table_schema in unlisted
-            or not self._catalog.findings.are_newest(entry.table_catalog, name, begun)
-        )
-
     def _submit(self, kind: str, operation: str, config: Mapping[str, Any], **arguments: Any) -> Job:
         """Queues the inspection of a lake."""
         connector = {name: value for name, value in config.items() if name != "begun"}
@@ -360,74 +327,6 @@ class Lakes:
         job = Job(kind, payload, catalog=config["catalog"], targets=[operation])
         self._queue.submit([job])
         return job
-
-    def store(
-        self,
-        catalog: str,
-        config: Mapping[str, Any],
-        found: Mapping[str, Any],
-        *,
-        whole: bool,
-        full: bool = False,
-        present: Collection[tuple[str, str]] = (),
-    ) -> list[dict[str, Any]]:
-        """Stores the findings of an inspection, unless the catalog was connected to another lake meanwhile; of a table
-        only if those of no inspection that began later are stored.
-
-        Args:
-            config: The configuration of the inspection, as `_begin` returns it.
-            found: The worker's findings: `tables`, `errors`.
-            whole: True if all tables were inspected; tables not found are dropped then.
-            full: True if stored snapshots were inspected again; False leaves those that were stored meanwhile.
-            present: (schema, name) of all tables of the lake, if they are known.
-
-        Returns:
-            One result per table, as `discover` returns them.
-        """
-
-        def run(connection: Connection) -> list[dict[str, Any]]:
-            self._check_same(catalog, config)
-            return self._store_found(connection, config, found, whole=whole, full=full, listed=present)
-
-        results = self._database.write(run)
-        self._remember(catalog, found, whole=whole)
-        self._discovered(catalog, found)
-        return results
-
-    def _remember(self, catalog: str, found: Mapping[str, Any], *, whole: bool) -> None:
-        """Keeps the marks of findings, which are stored, for the next look."""
-
-        def keys(of: Mapping[tuple[str, str], Any]) -> dict[int, Any]:
-            entries = {name: self._catalog.find((catalog, *name)) for name in of}
-            return {entry.table_key: of[name] for name, entry in entries.items() if entry is not None}
-
-        errors = {(error["schema"], error["name"]): None for error in found["errors"] if error["name"] is not None}
-        self._marks.put(keys(found_marks(found)), keys(errors))
-        if whole:
-            self._marks.put_lake(catalog, found.get("lake_mark"))
-
-    def note(self, catalog: str, only: Sequence[Sequence[str]] | None, reason: str) -> None:
-        """Records that a lake with all of its tables, or some tables of it (schema, name), cannot be read."""
-
-        def run(connection: Connection) -> None:
-            if only is None:
-                self._catalog.connectors.note(connection, catalog, reason)
-                self._note_failing(connection, catalog, reason)
-                return
-            entries = (self._catalog.find((catalog, schema, name)) for schema, name in only)
-            keys = [entry.table_key for entry in entries if entry is not None]
-            Discovery(self._catalog).note_tables(connection, keys, dict.fromkeys(keys, reason))
-
-        self._database.write(run)
-
-    def _note_failing(self, connection: Connection, catalog: str, reason: str, schema: str | None = None) -> None:
-        """Records that all tables of a lake, or of a schema in it, cannot be read."""
-        keys = [
-            table.table_key
-            for table in self._catalog.tables()
-            if table.table_catalog == catalog and table.format != EXTERNAL and schema in (None, table.table_schema)
-        ]
-        Discovery(self._catalog).note_tables(connection, keys, dict.fromkeys(keys, reason))
 
     def _scope(
         self, catalog: str | None, only: Sequence[Sequence[str]] | None = None, full: bool = False
@@ -448,86 +347,6 @@ class Lakes:
             identities = {keys[key]: of for key, of in capture_facts.identities(self._database, keys).items()}
         return {"only": only, "full_rescan": full, "known": known, "current": current, "identities": identities}
 
-    def _store_found(
-        self,
-        connection: Connection,
-        config: Mapping[str, Any],
-        found: Mapping[str, Any],
-        *,
-        whole: bool,
-        full: bool,
-        listed: Collection[tuple[str, str]] = (),
-    ) -> list[dict[str, Any]]:
-        """Stores findings; of tables that an inspection begun later has found meanwhile, only tells what is stored."""
-        catalog, format, begun, at = config["catalog"], config["format"], config["begun"], _looked_at(found)
-        discovery = Discovery(self._catalog)
-
-        def is_newest(schema: str, name: str) -> bool:
-            return self._catalog.findings.are_newest(catalog, (schema, name), begun)
-
-        whole = whole and self._catalog.findings.are_newest(catalog, None, begun)
-        errors = [error for error in found["errors"] if error["name"] is not None]
-        of_schemas = [error for error in found["errors"] if error["name"] is None]
-        unlisted = {error["schema"] for error in of_schemas}
-        unchanged = [(schema, name) for schema, name in found.get("unchanged", ())]
-        present = {(item["schema"], item["name"]) for item in (*found["tables"], *errors)} | set(unchanged)
-        if whole:
-            discovery.store_namespaces(connection, catalog, found.get("namespaces", []))
-        tables = [table for table in found["tables"] if is_newest(table["schema"], table["name"])]
-        seen = discovery.store(connection, catalog, format, tables, present if whole else listed, full=full)
-        same = (
-            self._catalog.entries.uncommitted.by_name.get((catalog, *name)) for name in unchanged if is_newest(*name)
-        )
-        looked_at = [entry.table_key for entry in (*seen, *filter(None, same))]
-        discovery.note_tables(connection, looked_at, at=at)
-        if requests_per_day(config["options"]) != 0:
-            self._limit(connection, looked_at)
-        results = self._reports(catalog, found["tables"])
-        for error in errors:
-            schema, name, reason = error["schema"], error["name"], error["reason"]
-            if is_newest(schema, name):
-                entry = discovery.note_unreadable(connection, catalog, format, schema, name, reason)
-                results.append({"table": entry.full_name, "error": reason})
-        for error in of_schemas:
-            self._note_failing(connection, catalog, error["reason"], error["schema"])
-            results.append({"table": f"{catalog}.{error['schema']}", "error": error["reason"]})
-        if whole:
-            discovery.forget_missing(connection, catalog, partial(self._is_there, present, unlisted, begun))
-        self._catalog.connectors.note(connection, catalog, None)
-        self._catalog.findings.note(catalog, None if whole else present, begun)
-        return results
-
-    def _limit(self, connection: Connection, keys: Sequence[int]) -> None:
-        """Gives tables that have no interval yet that of the watch."""
-        if self._interval is not None and (new := self._catalog.deadlines.unlimited(keys)):
-            update_tables(connection, {key: {"watch_seconds": self._interval} for key in new})
-            self._catalog.deadlines.set_intervals(dict.fromkeys(new, self._interval))
-
-    def _reports(self, catalog: str, tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The findings about tables as a discovery reports them, without tables that are not stored."""
-        reports = []
-        for table in tables:
-            entry = self._catalog.entries.uncommitted.by_name.get((catalog, table["schema"], table["name"]))
-            if entry is None:
-                continue
-            report = {
-                "table": entry.full_name,
-                "table_id": entry.table_id,
-                "snapshots": len(table["snapshots"]),
-                "current_snapshot_id": entry.current_snapshot_id,
-            }
-            if remark := table.get("properties", {}).get(REMARK):
-                report["remark"] = remark
-            reports.append(report)
-        return reports
-
-    def _discovered(self, catalog: str, found: Mapping[str, Any]) -> None:
-        tables = (self._catalog.find((catalog, table["schema"], table["name"])) for table in found["tables"])
-        try:
-            self._on_discovered(catalog, [table for table in tables if table is not None])
-        except StatflightError as error:  # an error of a policy does not fail the discovery
-            log.warning("auto-analyze of %s: %s", catalog, error)
-
     # Captures.
 
     @contextlib.contextmanager
@@ -538,45 +357,19 @@ class Lakes:
         When a lake cannot be inspected, the stored snapshots stay, and the capture itself reports the error. When
         nothing is new, the time of the inspection is stored after the block, while the captures run.
         """
-        names: dict[str, dict[tuple[str, str], None]] = {}
-        for table in tables:
-            if table.format != EXTERNAL:
-                names.setdefault(table.table_catalog, {})[table.table_schema, table.table_name] = None
         with contextlib.ExitStack() as after:
-            for catalog, only in names.items():
+            for catalog, only in _by_lake(tables).items():
                 with contextlib.suppress(UpstreamError, NotFound, InvalidArgument, Conflict):
                     config = self._begin(catalog)
                     listed = list(map(list, only))
                     found = self._look(catalog, config, listed, False, is_cancelled, **self._cheaply(catalog, listed))
-                    if self._is_as_known(catalog, config["format"], found):
-                        at = _looked_at(found)
-                        looked = partial(self._note_looked, config=config, only=only, at=at)
+                    if self.findings.are_as_known(catalog, config["format"], found):
+                        at = looked_at(found)
+                        looked = partial(self.findings.note_looked, config=config, only=only, at=at)
                         after.callback(self._database.submit, looked)
                     else:
-                        self.store(catalog, config, found, whole=False)
+                        self.findings.store(catalog, config, found, whole=False)
             yield
-
-    def _note_looked(
-        self, connection: Connection, config: Mapping[str, Any], only: Collection[tuple[str, str]], at: datetime
-    ) -> None:
-        """Records that tables (schema, name) were inspected, and found as they are stored."""
-        catalog = config["catalog"]
-        self._check_same(catalog, config)
-        entries = (self._catalog.find((catalog, schema, name)) for schema, name in only)
-        keys = [entry.table_key for entry in entries if entry is not None]
-        Discovery(self._catalog).note_tables(connection, keys, at=at)
-        self._catalog.connectors.note(connection, catalog, None)
-        self._catalog.findings.note(catalog, only, config["begun"])
-
-    def _check_same(self, catalog: str, config: Mapping[str, Any]) -> None:
-        """Raises Conflict if the catalog is no longer connected to the lake of a configuration."""
-        connector = self._catalog.connectors.get(catalog)
-        if (connector["format"], connector["uri"]) != (config["format"], mask_uri(config["uri"])):
-            raise Conflict(f'the catalog "{catalog}" was connected to another lake meanwhile')
-
-    def _is_as_known(self, catalog: str, format: str, found: Mapping[str, Any]) -> bool:
-        known = Discovery(self._catalog)
-        return not found["errors"] and all(known.is_as_known(catalog, format, table) for table in found["tables"])
 
 
 def _lake(connection: Connection, catalog: str) -> tuple[str, str] | None:
@@ -607,11 +400,6 @@ def _check_taken(connection: Connection, config: Mapping[str, Any], replace: boo
             hint='choose another name, or replace the lake with "replace": true (connect --replace)',
         )
     return same
-
-
-def _looked_at(found: Mapping[str, Any]) -> datetime:
-    """When the worker began to look, by this server's clock, if its findings have just come."""
-    return datetime.now(UTC) - timedelta(seconds=float(found.get("seconds", 0.0)))
 
 
 def is_of_lake(error: StatflightError) -> bool:

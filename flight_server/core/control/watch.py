@@ -67,6 +67,10 @@ class Looks(Protocol):
     def look_job(self, catalog: str, only: Sequence[Sequence[str]]) -> tuple[dict[str, Any], Job]:
         """Starts a look at tables."""
 
+
+class Findings(Protocol):
+    """What the watch has stored (`LakeFindings`)."""
+
     def store_names(self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         """Stores which tables there are."""
 
@@ -119,13 +123,14 @@ class Watch:
     def __init__(
         self,
         lakes: Looks,
+        findings: Findings,
         queue: JobQueue,
         catalogs: Callable[[], list[str]],
         pace_of: Callable[[str], Pace | None],
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ):
-        self._inspector, self._queue, self._catalogs = lakes, queue, catalogs
+        self._inspector, self._findings, self._queue, self._catalogs = lakes, findings, queue, catalogs
         self._pace_of, self._clock, self._now = pace_of, clock, now
         self._lakes: dict[str, _Lake] = {}
         self._paces: dict[str, Pace | None] = {}
@@ -221,7 +226,7 @@ class Watch:
             lake.looks.remove(look)
             if job.error is not None:
                 if is_of_lake(job.error):
-                    self._inspector.note(catalog, None if look.only is None else look.only, str(job.error))
+                    self._findings.note(catalog, None if look.only is None else look.only, str(job.error))
                 self._tell(catalog, lake, str(job.error))
             else:
                 self._store(catalog, lake, look, (job.result or {}).get("result") or {}, now)
@@ -229,7 +234,7 @@ class Watch:
         elif job.token and now - max(job.touched_at, look.started_at) > PATIENCE_SECONDS and not job.cancelled:
             self._queue.abandon([job])  # its end is awaited: a lake has one hanging round at most
             reason = f"a look made no progress for {PATIENCE_SECONDS:.0f} s"
-            self._inspector.note(catalog, look.only, reason)
+            self._findings.note(catalog, look.only, reason)
             self._tell(catalog, lake, reason)
 
     def _store(self, catalog: str, lake: _Lake, look: _Look, found: dict[str, Any], now: float) -> None:
@@ -245,10 +250,10 @@ class Watch:
         elif "tables" in found:
             lake.cost = max(1.0, requests / max(1, len(look.only)))
             present = [] if lake.listed is None else [_name(name) for name in lake.listed[1]["names"]]
-            self._inspector.store(catalog, look.config, found, whole=False, present=present)
+            self._findings.store(catalog, look.config, found, whole=False, present=present)
         if lake.listed is not None and not lake.looks:
             (config, names), lake.listed = lake.listed, None
-            self._inspector.store_names(catalog, config, names)
+            self._findings.store_names(catalog, config, names)
 
     def _tell(self, catalog: str, lake: _Lake, error: str) -> None:
         """Logs an error once, and its end once."""

@@ -197,10 +197,10 @@ def test_discovery_of_a_replaced_or_dropped_lake_is_not_stored(env):
     config, _ = env.lakes.look_job("c", [["s", "t"]])
     env.register(uri="/b", replace=True)
     with pytest.raises(Conflict, match="another lake meanwhile"):
-        env.lakes.store("c", config, {"tables": [table("late")], "errors": []}, whole=True)
+        env.lakes.findings.store("c", config, {"tables": [table("late")], "errors": []}, whole=True)
     env.lakes.drop("c")
     with pytest.raises(NotFound):
-        env.lakes.store("c", config, {"tables": [table("late")], "errors": []}, whole=True)
+        env.lakes.findings.store("c", config, {"tables": [table("late")], "errors": []}, whole=True)
 
 
 def test_uri_password_is_hidden_in_the_catalog_and_kept_in_the_config(env):
@@ -312,24 +312,24 @@ def test_findings_give_way_to_those_of_an_inspection_that_began_later(env):
     )
     env.register(discover=True)
     older, newer = (env.lakes.look_job("c", [["s", "t"]])[0] for _ in "ab")
-    env.lakes.store("c", newer, v2, whole=False)  # a commit that the older one did not see
-    (told,) = env.lakes.store("c", older, v1, whole=True)
+    env.lakes.findings.store("c", newer, v2, whole=False)  # a commit that the older one did not see
+    (told,) = env.lakes.findings.store("c", older, v1, whole=True)
     assert told["current_snapshot_id"] == env.catalog.get("c.s.t").current_snapshot_id == 2
     older, newer = (env.lakes.look_job("c", [["s", "t"]])[0] for _ in "ab")
-    env.lakes.store("c", older, v2, whole=True)
-    env.lakes.store("c", newer, v1, whole=True)  # a rollback in the lake
+    env.lakes.findings.store("c", older, v2, whole=True)
+    env.lakes.findings.store("c", newer, v1, whole=True)  # a rollback in the lake
     assert env.catalog.get("c.s.t").current_snapshot_id == 1
-    env.lakes.store("c", older, both, whole=True)  # an older one of the whole lake finds no tables again
+    env.lakes.findings.store("c", older, both, whole=True)  # an older one of the whole lake finds no tables again
     assert env.catalog.find(("c", "s", "new")) is None
 
 
 def test_a_table_that_was_found_meanwhile_is_not_dropped_by_an_older_inspection(env):
     env.register(discover=True)
     older, newer = (env.lakes.look_job("c", [["s", "t"]])[0] for _ in "ab")
-    env.lakes.store("c", newer, {"tables": [table("new")], "errors": []}, whole=False)
-    env.lakes.store("c", older, env.result, whole=True)
+    env.lakes.findings.store("c", newer, {"tables": [table("new")], "errors": []}, whole=False)
+    env.lakes.findings.store("c", older, env.result, whole=True)
     assert set(env.errors()) == {"new", "t"}
-    env.lakes.store("c", env.lakes.look_job("c", [["s", "t"]])[0], env.result, whole=True)
+    env.lakes.findings.store("c", env.lakes.look_job("c", [["s", "t"]])[0], env.result, whole=True)
     assert set(env.errors()) == {"t"}
 
 
@@ -339,7 +339,7 @@ def test_two_discoveries_that_overtake_each_other_leave_the_newer_answer(env):
 
     def overtake(lease: dict[str, Any]) -> None:
         env.on_lease = lambda lease: None
-        env.lakes.store(
+        env.lakes.findings.store(
             "c",
             env.lakes.look_job("c", [["s", "t"]])[0],
             {**first, "tables": [table("t", snapshots=(1, 2))]},

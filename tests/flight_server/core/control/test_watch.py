@@ -83,7 +83,13 @@ class WatchEnv:
         self.lakes = FakeLakes(self.queue)
         self.budget: int | None = None
         self.watch = Watch(
-            self.lakes, self.queue, lambda: list(self.intervals), self._pace, lambda: self.now, lambda: self.now
+            self.lakes,
+            self.lakes,
+            self.queue,
+            lambda: list(self.intervals),
+            self._pace,
+            lambda: self.now,
+            lambda: self.now,
         )
 
     def _pace(self, catalog: str) -> Pace | None:
@@ -173,7 +179,7 @@ def test_added_lakes_are_inspected_and_removed_ones_are_not(env):
 
 def test_lake_without_an_interval_is_never_inspected(env):
     env.intervals = {"a": None}
-    env.watch = Watch(env.lakes, env.queue, lambda: ["a"], lambda _: None, lambda: env.now)
+    env.watch = Watch(env.lakes, env.lakes, env.queue, lambda: ["a"], lambda _: None, lambda: env.now)
     for seconds in range(0, 1000, 100):
         env.step_at(seconds)
     assert env.lakes.started == []
