@@ -326,7 +326,7 @@ class StatflightServer(flight.FlightServerBase):
         rows = ingest.read_rows(request, reader, caller, self.app.policy, call.is_cancelled, directory)
         put = ingest.to_put(request, rows)
         if request.draft is not None:
-            self.app.queue.add_to_draft(request.draft, put, request.whole)
+            self.app.queue.drafts.add(request.draft, put, request.whole)
             return {"received": rows.num_rows}
         given = request.idempotency_key
         own = None if given is None else json.dumps([caller.name, given])  # callers do not know each other's keys

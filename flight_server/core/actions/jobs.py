@@ -146,7 +146,7 @@ def declare_listing(call: Call, body: _ListingBody) -> Results:
     listing = Listing(body.snapshot_id, body.mark, removed=tuple(body.removed or ()))
     if body.base is not None:
         listing = replace(listing, base_snapshot_id=body.base.snapshot_id, base_mark=body.base.mark)
-    yield {"job_id": body.job_id, "accepted": call.app.queue.declare_listing(body.lease_token, listing)}
+    yield {"job_id": body.job_id, "accepted": call.app.queue.drafts.declare(body.lease_token, listing)}
 
 
 class _LeaseKey(_JobBody):
@@ -156,7 +156,7 @@ class _LeaseKey(_JobBody):
 @action(_LeaseKey, "For capture workers: the directory into which they may write rows of files as segments")
 def segment_place(call: Call, body: _LeaseKey) -> Results:
     call.app.access.require_worker(call.principal)
-    directory, owner = call.app.queue.segment_place(body.lease_token)
+    directory, owner = call.app.queue.drafts.segment_place(body.lease_token)
     yield {"job_id": body.job_id, "directory": str(directory), "owner": owner}
 
 
@@ -181,7 +181,7 @@ def add_segment(call: Call, body: _FileBody) -> Results:
     call.app.access.require_worker(call.principal)
     mode = PutMode.REPLACE_SNAPSHOT if body.whole else PutMode.FILL if body.extra else PutMode.CAPTURE
     written = Written(body.file, body.digest, body.size_bytes, body.rows)
-    call.app.queue.add_file_to_draft(body.lease_token, body.table, mode, body.snapshot_id, written)
+    call.app.queue.drafts.add_file(body.lease_token, body.table, mode, body.snapshot_id, written)
     yield {"job_id": body.job_id, "received": body.rows}
 
 
@@ -228,10 +228,10 @@ def _finish(
     for ended in finishes:
         with contextlib.suppress(Conflict):  # the lease is lost, as the answer to its finish says
             for listing in ended.listings:
-                queue.declare_listing(ended.lease_token, Listing(listing.snapshot_id, listing.mark))
+                queue.drafts.declare(ended.lease_token, Listing(listing.snapshot_id, listing.mark))
     for at, put, whole in parts:
         with contextlib.suppress(Conflict):
-            queue.add_to_draft(finishes[at].lease_token, put, whole, few=True)
+            queue.drafts.add(finishes[at].lease_token, put, whole, few=True)
     # the result of an inspection has all tables of a lake: it is not copied
     bodies = (msgspec.to_builtins(msgspec.structs.replace(ended, result=None)) for ended in finishes)
     return queue.finish([body | {"result": ended.result} for body, ended in zip(bodies, finishes, strict=True)])

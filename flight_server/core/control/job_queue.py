@@ -14,21 +14,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final, TypeAlias
-
-import pyarrow as pa
 
 from flight_server.core.control.capture_commit import CaptureCommit, End
 from flight_server.core.control.lanes import Lanes
+from flight_server.core.control.lease_drafts import LeaseDrafts, lease_lost
 from flight_server.core.control.leases import Leases
 from flight_server.core.control.workers import LANES, Workers, lanes_of
 from flight_server.core.writes.drafts import Draft
-from store.duckdb.segment_files import Written
-from store.history.file_listings import ListingChanged, can_continue
+from store.history.file_listings import ListingChanged
 from store.model.errors import (
     Cancelled,
-    Conflict,
     InvalidArgument,
     InvalidField,
     ResourceExhausted,
@@ -38,12 +34,8 @@ from store.model.errors import (
     from_json,
     to_json,
 )
-from store.model.puts import Listing, PutMode
-from store.model.schemas import FLIGHTS
 from store.queue.job_store import JobStore
 from store.queue.jobs import LIGHT, Job, as_json
-from store.segment_making import taken_over
-from store.stats_store import Put
 
 log = logging.getLogger("statflight.server")
 
@@ -70,6 +62,7 @@ class JobQueue:
 
     Attributes:
         lock: Guards all state of the queue.
+        drafts: What workers have put under their leases.
 
     Args:
         clock: Seconds, monotonic.
@@ -96,7 +89,7 @@ class JobQueue:
         self.workers = Workers(self.lock, clock, has_own)
         self._lanes, self._leases = Lanes(), Leases(lease_seconds, clock)
         self._lost: list[Job] = []  # durable ones of lost workers, until the store has them back
-        self._drafts: dict[str, Draft] = {}  # by token
+        self.drafts = LeaseDrafts(self.lock, self._leases, commit, store.database)
         self._cancelled: deque[Job] = deque(maxlen=CANCELLED_KEPT)
         self._pruned = clock()
         self.closing = False  # True once the server shuts down and refuses new jobs
@@ -317,7 +310,7 @@ class JobQueue:
     def give_back(self, tokens: Sequence[str]) -> int:
         """Queues captures again that their worker has not begun, the first ones at the head; returns how many."""
         with self.lock:
-            named = [self._leases.get(token) for token in dict.fromkeys(tokens) if not self._drafts.get(token)]
+            named = [self._leases.get(token) for token in dict.fromkeys(tokens) if not self.drafts.has(token)]
             jobs = [job for job in named if job is not None and not job.is_ending]
             for job in jobs:
                 self._leases.take_back(job)
@@ -366,102 +359,9 @@ class JobQueue:
             return False
         if ended_by_worker is None:
             self._store.get(job_id)
-        raise _lost()
+        raise lease_lost()
 
     # Drafts and ends.
-
-    def _draft(self, token: str) -> tuple[Job, Draft]:
-        """The job and the draft of a lease that takes rows."""
-        with self.lock:
-            job = self._leases.get(token)
-            if job is not None and not (job.is_ending or job.is_discarded):
-                if job.table is None:
-                    raise InvalidArgument("this lease is for a look at a lake: no rows are put under it")
-                return job, self._drafts.setdefault(token, self._commit.draft(job))
-            dropped = self._drafts.pop(token, None)
-        if dropped is not None:
-            dropped.close()
-        raise _lost()
-
-    def add_to_draft(self, token: str, put: Put, whole: bool, *, few: bool = False) -> None:
-        """Adds rows to the draft of a lease.
-
-        Args:
-            whole: The rows are complete for their snapshot.
-            few: Keeps the rows in memory.
-
-        Raises:
-            Conflict: The lease is lost.
-            InvalidArgument: A lease of this kind takes no rows.
-            ListingChanged: Another write removed rows of the draft, which was stored in pieces.
-        """
-        try:
-            self._draft(token)[1].add(put, whole, few=few)
-        except ListingChanged:
-            self._draft(token)  # says so if the lease is lost, and its draft closed
-            raise
-
-    def segment_place(self, token: str) -> tuple[Path, str]:
-        """The directory into which the worker of a lease may write segments, and the name by which it is the
-        database's.
-
-        Raises:
-            Conflict: The lease is lost.
-            InvalidArgument: A lease of this kind takes no rows; or there are no segments.
-        """
-        self._draft(token)
-        self._check_segments()
-        return self._store.database.shared_segments()
-
-    def _check_segments(self) -> None:
-        if self._store.database.segments.cells is None:
-            raise InvalidArgument("this server has no segments", hint="put the rows")
-
-    def add_file_to_draft(self, token: str, flight: str, mode: PutMode, snapshot_id: int, written: Written) -> None:
-        """Adds a file that its worker has written into the directory of segments to the draft of a lease.
-
-        Args:
-            flight: A flight with rows of files.
-            snapshot_id: One of those that the lease is about.
-
-        Raises:
-            Conflict: The lease is lost.
-            InvalidArgument: A lease of this kind takes no rows, or none at this snapshot; or there are no segments.
-            SegmentError: The file is missing, damaged, or not one of the flight's rows.
-            ListingChanged: Another write removed rows of the draft.
-        """
-        job, draft = self._draft(token)
-        segments, about = self._store.database.segments, job.payload["table"]
-        self._check_segments()
-        if str(snapshot_id) not in job.payload["snapshots"]:
-            raise InvalidField(
-                "snapshot_id",
-                "is not of this lease",
-                expected=", ".join(job.payload["snapshots"]),
-                actual=snapshot_id,
-            )
-        if self._store.database.rows("SELECT 1 FROM segments WHERE name = ?", written.name):
-            raise InvalidField("file", "is a segment already", expected="a new file", actual=written.name)
-        place = {f"table_{name}": about[name] for name in ("catalog", "schema", "name")}
-        place |= {"table_id": about["table_id"], "snapshot_id": snapshot_id}
-        schema = pa.schema([FLIGHTS[flight].schema.field(name) for name in place])
-        empty = Put(flight, pa.Table.from_pylist([place], schema), mode)
-        try:
-            draft.add_file(taken_over(segments.files, empty, written))
-        except ListingChanged:
-            self._draft(token)  # says so if the lease is lost, and its draft closed
-            raise
-
-    def declare_listing(self, token: str, listing: Listing) -> bool:
-        """Announces the listing of a snapshot's files; False when the store does not have the base it continues."""
-        job, _ = self._draft(token)
-        if listing.base_snapshot_id is not None:
-            assert job.table is not None
-            with self._store.database.reading() as cursor:
-                if not can_continue(cursor, job.table.table_key, listing):
-                    return False
-        self._draft(token)[1].declare(listing)
-        return True
 
     def finish(self, bodies: Sequence[Mapping[str, Any]]) -> list[str | StatflightError]:
         """Ends leases: commits their drafts with the outcomes of the work, all in one transaction.
@@ -492,7 +392,7 @@ class JobQueue:
         with self.lock:
             job = self._leases.get(token)
             if job is None or job.is_ending or job.id != body["job_id"]:
-                raise _lost()
+                raise lease_lost()
             requests = len(job.payload["requests"]) if job.kind == "sync" else None
             if requests not in (None, len(outcomes)) and not body.get("error"):
                 raise InvalidField(
@@ -500,9 +400,9 @@ class JobQueue:
                 )
             if job.is_discarded:
                 self._release([job])
-                raise _lost()
+                raise lease_lost()
             job.is_ending = True
-            return End(job, self._drafts.pop(token, Draft()), body)
+            return End(job, self.drafts.take(token), body)
 
     def _end(self, ends: Sequence[End]) -> list[str | StatflightError]:
         """Commits captures, and ends leases; one whose end cannot be stored now runs out, and is tried again."""
@@ -609,7 +509,7 @@ class JobQueue:
     def _take_back(self) -> None:
         """Drops the drafts of lost workers, and gives the durable jobs among theirs back to the store."""
         with self.lock:
-            dropped = [self._drafts.pop(token) for token in list(self._drafts) if token not in self._leases]
+            dropped = self.drafts.take_lost()
             lost = self._lost.copy()
         for draft in dropped:
             draft.close()
@@ -643,7 +543,3 @@ def no_worker(job: Job) -> UpstreamError:
         code=NO_WORKER,
         hint="start one: statflight worker --server …, or serve with --workers 1",
     )
-
-
-def _lost() -> Conflict:
-    return Conflict("the lease is lost", code="LEASE_LOST", hint="discard the captured rows and lease again")

@@ -54,7 +54,7 @@ def fill_drafts(control: BundledControlPlane, jobs: list[Job]) -> None:
     for number, job in enumerate(jobs):
         if job.token:
             put = control.rows(100 + number, table_name=f"t{number}")
-            control.queue.add_to_draft(job.token, put, False, few=True)
+            control.queue.drafts.add(job.token, put, False, few=True)
 
 
 def test_lease_takes_about_a_quarter_of_the_waiting_tasks(control):
@@ -91,7 +91,7 @@ def test_each_capture_of_a_bundle_succeeds_or_fails_on_its_own(control):
     assert len(leases) == 5
     fill_drafts(control, jobs[:2])
     fill_drafts(control, [*[sync_job(control.table, requests())] * 4, jobs[4]])
-    control.queue.add_to_draft(jobs[1].token, control.rows(7, table_name="t1"), False)  # two rows of one target
+    control.queue.drafts.add(jobs[1].token, control.rows(7, table_name="t1"), False)  # two rows of one target
     finishes = finish_bodies(leases)
     finishes[2] |= {"error": {"message": "the lake is away", "code": "UPSTREAM"}, "outcomes": []}
     finishes[3]["lease_token"] = "unknown"
@@ -153,7 +153,7 @@ def test_returned_leases_go_to_the_front_of_the_queue_in_order(control):
 def test_capture_with_draft_rows_is_not_returned_to_the_queue(control):
     jobs = control.submit_many(4)
     (lease, _) = control.take(64)
-    control.queue.add_to_draft(lease["lease_token"], control.rows(7, table_name="t0"), False)
+    control.queue.drafts.add(lease["lease_token"], control.rows(7, table_name="t0"), False)
     assert control.queue.give_back([lease["lease_token"]]) == 0
     assert jobs[0].token == lease["lease_token"]
 
@@ -199,7 +199,7 @@ def test_durable_jobs_are_bundled_and_each_ends_on_its_own(control):
     assert control.jobs.get(returned["job_id"])["state"] == "QUEUED"
     for lease in kept:
         name = control.jobs.get(lease["job_id"])["table_name"]
-        control.queue.add_to_draft(lease["lease_token"], control.rows(7, table_name=name), False, few=True)
+        control.queue.drafts.add(lease["lease_token"], control.rows(7, table_name=name), False, few=True)
     lost = {"job_id": returned["job_id"], "lease_token": returned["lease_token"], "outcomes": [outcome()]}
     bodies = [
         *finish_bodies(kept[:2]),

@@ -83,7 +83,7 @@ def test_task_fails_as_worker_lost_after_max_lost_leases(control):
     job = control.submit(sync_job(control.table, requests()))
     for _ in range(MAX_TRIES):
         lease = control.lease("sync")
-        control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+        control.queue.drafts.add(lease["lease_token"], control.rows(7), False)
         control.seconds += LEASE + 1
         control.queue.sweep()
     assert control.lease("sync") is None
@@ -96,9 +96,9 @@ def test_task_fails_as_worker_lost_after_max_lost_leases(control):
 def test_capture_is_made_again_when_another_has_changed_the_listing_that_it_continues(control):
     def end(lease: dict[str, Any], mark: str, base: str | None = None) -> None:
         token, base_id = lease["lease_token"], None if base is None else 1
-        assert control.queue.declare_listing(token, Listing(1, mark, base_id, base or ""))
+        assert control.queue.drafts.declare(token, Listing(1, mark, base_id, base or ""))
         for flight, more in (("stats.files", {}), ("stats.file_columns", {"column_id": 1, "column_name": "a"})):
-            control.queue.add_to_draft(token, control.rows(1, flight=flight, file_path=mark, **more), base is None)
+            control.queue.drafts.add(token, control.rows(1, flight=flight, file_path=mark, **more), base is None)
 
     jobs = [control.submit(sync_job(control.table, requests())) for _ in range(3)]
     leases = [control.lease("sync") for _ in jobs]

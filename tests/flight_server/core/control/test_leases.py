@@ -24,7 +24,7 @@ from tests.flight_server.core.control.control_plane import LEASE, ControlPlane, 
 def test_draft_rows_become_visible_when_the_job_finishes(control):
     job_id = control.durable()
     lease = control.lease()
-    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.drafts.add(lease["lease_token"], control.rows(7), False)
     assert control.row_count() == 1
     assert control.finish(lease, outcome()) == "SUCCEEDED"
     assert control.row_count() == 7
@@ -34,8 +34,8 @@ def test_draft_rows_become_visible_when_the_job_finishes(control):
 def test_draft_with_conflicting_rows_publishes_nothing_and_fails_the_job(control):
     job_id = control.durable()
     lease = control.lease()
-    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
-    control.queue.add_to_draft(lease["lease_token"], control.rows(8), False)  # two rows of one target: rejected
+    control.queue.drafts.add(lease["lease_token"], control.rows(7), False)
+    control.queue.drafts.add(lease["lease_token"], control.rows(8), False)  # two rows of one target: rejected
     assert control.finish(lease, outcome()) == "FAILED"
     assert control.row_count() == 1
     assert "two different rows" in control.jobs.get(job_id)["message"]
@@ -44,8 +44,8 @@ def test_draft_with_conflicting_rows_publishes_nothing_and_fails_the_job(control
 def test_upserted_rows_win_over_filled_rows_of_the_same_draft(control):
     control.durable()
     lease = control.lease()
-    control.queue.add_to_draft(lease["lease_token"], control.rows(9, PutMode.FILL), False)
-    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.drafts.add(lease["lease_token"], control.rows(9, PutMode.FILL), False)
+    control.queue.drafts.add(lease["lease_token"], control.rows(7), False)
     control.finish(lease, outcome())
     assert control.row_count() == 7
 
@@ -72,13 +72,13 @@ def test_what_was_read_of_another_table_is_read_again(control, kind):
     discover("old")
     control.enqueue(kind)
     lease = control.lease(kind)
-    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.drafts.add(lease["lease_token"], control.rows(7), False)
     discover("new")
     assert control.finish(lease, outcome()) == "WAITING"
     assert control.row_count() is None
     control.seconds += LEASE
     again = control.lease(kind)
-    control.queue.add_to_draft(again["lease_token"], control.rows(8), False)
+    control.queue.drafts.add(again["lease_token"], control.rows(8), False)
     assert control.finish(again, outcome()) == "SUCCEEDED"
     assert control.row_count() == 8
 
@@ -87,7 +87,7 @@ def test_what_was_read_of_another_table_is_read_again(control, kind):
 def test_what_was_read_of_a_dropped_table_makes_no_other(control, kind):
     job_id = control.enqueue(kind)
     lease = control.lease(kind)
-    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.drafts.add(lease["lease_token"], control.rows(7), False)
     control.database.write(lambda c: control.catalog.change(c, {control.table.table_key: {"dropped": True}}))
     if kind == "job":
         assert control.finish(lease, outcome()) == "FAILED"
@@ -111,14 +111,14 @@ def test_job_whose_connector_is_gone_says_so(control):
 
 def test_draft_rows_with_an_unknown_token_are_lease_lost(control):
     with pytest.raises(Conflict) as raised:
-        control.queue.add_to_draft("no token", control.rows(7), False)
+        control.queue.drafts.add("no token", control.rows(7), False)
     assert raised.value.code == "LEASE_LOST"
 
 
 def test_failed_job_publishes_nothing(control):
     control.durable()
     lease = control.lease()
-    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.drafts.add(lease["lease_token"], control.rows(7), False)
     assert control.finish(lease, outcome("DEGRADED", "gone")) == "WAITING"
     assert control.row_count() == 1
 
@@ -129,18 +129,18 @@ def test_failed_job_publishes_nothing(control):
 def test_expired_lease_discards_its_draft_and_requeues_the_job(control):
     job_id = control.durable()
     lost = control.lease()
-    control.queue.add_to_draft(lost["lease_token"], control.rows(7), False)
+    control.queue.drafts.add(lost["lease_token"], control.rows(7), False)
     control.seconds += LEASE + 1
     control.queue.sweep()
     assert control.jobs.get(job_id)["state"] == "QUEUED"
     for late in (
-        lambda: control.queue.add_to_draft(lost["lease_token"], control.rows(7), False),
+        lambda: control.queue.drafts.add(lost["lease_token"], control.rows(7), False),
         lambda: control.finish(lost, outcome()),
     ):
         with pytest.raises(Conflict):
             late()
     again = control.lease()
-    control.queue.add_to_draft(again["lease_token"], control.rows(8), False)
+    control.queue.drafts.add(again["lease_token"], control.rows(8), False)
     assert control.finish(again, outcome()) == "SUCCEEDED"
     assert control.row_count() == 8
     assert control.commit.counters.lease_expiries == 1
@@ -224,7 +224,7 @@ def test_follow_up_job_without_requests_succeeds_without_a_lease(control):
 def test_cancelled_job_publishes_nothing(control):
     job_id = control.durable()
     lease = control.lease()
-    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.drafts.add(lease["lease_token"], control.rows(7), False)
     control.queue.cancel(job_id)
     assert control.queue.renew(job_id, lease["lease_token"], None, None) is False
     assert control.finish(lease, outcome()) == "CANCELLED"
@@ -237,7 +237,7 @@ def test_cancelled_job_publishes_nothing(control):
 def test_retryable_outcomes_continue_as_a_follow_up_job(control):
     job_id = control.durable(0, 1, 2)
     lease = control.lease()
-    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.drafts.add(lease["lease_token"], control.rows(7), False)
     permanent = outcome("DEGRADED", "no such column", retryable=False)
     assert control.finish(lease, outcome(), outcome("DEGRADED", "a slow lake"), permanent) == "SUCCEEDED"
     assert control.row_count() == 7
@@ -277,7 +277,7 @@ def lease_retry(control: ControlPlane) -> dict[str, Any]:
 def test_failed_files_are_retried_by_a_follow_up_job(control):
     job_id = control.durable(1, 2)
     lease = control.lease()
-    control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+    control.queue.drafts.add(lease["lease_token"], control.rows(7), False)
     assert control.finish(lease, outcome(), partly_read(2)) == "SUCCEEDED"
     assert control.row_count() == 7
     job = control.jobs.get(job_id)
@@ -296,7 +296,7 @@ def test_permanently_damaged_file_fails_the_retry_not_the_first_job(control):
     states = []
     for _ in range(MAX_ATTEMPTS - 1):
         again = lease_retry(control)
-        control.queue.add_to_draft(again["lease_token"], control.rows(9), False)
+        control.queue.drafts.add(again["lease_token"], control.rows(9), False)
         states.append(control.finish(again, partly_read(0)))
     assert states == ["WAITING"] * (MAX_ATTEMPTS - 2) + ["FAILED"]
     assert "damaged" in control.jobs.get(again["job_id"])["message"]
@@ -308,7 +308,7 @@ def test_retry_that_reads_some_of_the_files_publishes_them(control):
     control.durable(1)
     control.finish(control.lease(), partly_read(1))
     again = lease_retry(control)
-    control.queue.add_to_draft(again["lease_token"], control.rows(9), False)
+    control.queue.drafts.add(again["lease_token"], control.rows(9), False)
     assert control.finish(again, partly_read(1)) == "SUCCEEDED"
     assert control.row_count() == 9
     assert lease_retry(control)["job_id"] != again["job_id"]

@@ -28,7 +28,7 @@ def test_job_fails_when_its_second_worker_is_ended_by_a_signal_and_names_the_fil
     for lost in range(MAX_LOST):
         (lease,) = leased(control, kind)
         assert lease["lost"] == lost
-        control.queue.add_to_draft(lease["lease_token"], control.rows(7), False)
+        control.queue.drafts.add(lease["lease_token"], control.rows(7), False)
         if lost:
             assert control.queue.renew(job_id, lease["lease_token"], None, None, "lake/t/a.parquet")
         control.queue.died("w", "SIGABRT")
