@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +35,8 @@ from store.model.puts import Counts, Listing, Put, PutMode
 from store.model.schemas import FLIGHTS
 from store.model.targets import Target
 from store.stats_store import DuckDBStatsStore
+
+LISTED: Final = 5  # most snapshots that a message names
 
 
 class StoreSink(Sink):
@@ -217,7 +219,12 @@ class LocalStore:
         listing = connector.enumerate_snapshots(schema, name, target_snapshot_ids=targets)
         snapshot = next((s for s in listing.snapshots if s.snapshot_id == target_id), None)
         if snapshot is None:
-            raise NotFound(f'"{entry.full_name}" has no snapshot {target_id}', code="UNKNOWN_SNAPSHOT")
+            latest = ", ".join(str(known.snapshot_id) for known in self.catalog.snapshots(entry)[-LISTED:])
+            raise NotFound(
+                f'"{entry.full_name}" has no snapshot {target_id}',
+                code="UNKNOWN_SNAPSHOT",
+                hint=f"the latest are: {latest}" if latest else "",
+            )
         ids = self.catalog.column_ids(entry)
         doubts = frozenset(contradicted(self.database, [entry.table_key]).get(entry.table_key, ()))
         return TableHandle(

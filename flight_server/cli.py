@@ -6,6 +6,7 @@ the output that leaves, as `head` does, is no failure.
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -259,7 +260,7 @@ def _words(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, ImportError):
         return 1, f"{error}; pip install 'statflight[all]' brings everything"
     if isinstance(error, OSError):
-        return 1, str(error)
+        return 1, _of_system(error)
     # Imported here to start fast: only code that imports these modules raises their errors.
     import pyarrow as pa
     import pyarrow.flight as flight
@@ -272,6 +273,15 @@ def _words(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, pa.ArrowException | flight.FlightError):
         return 1, output.in_flags(reason(error))
     return None
+
+
+def _of_system(error: OSError) -> str:
+    """The message of an error of the system, with the file that it is about if that is known."""
+    if error.strerror is None:
+        return str(error)
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"the output cannot be written: {error.strerror}; free space where it goes"
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 if __name__ == "__main__":

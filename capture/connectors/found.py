@@ -6,6 +6,8 @@ patterns that it takes. Only these are imported, not the connector and its libra
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import os
 import re
 from collections import deque
@@ -26,12 +28,13 @@ from capture.connectors.spi import Connector
 from capture.connectors.storage.folder import Folder
 from capture.connectors.storage.lake_directories import folder_at
 from capture.connectors.storage.places import Place, Unreadable, open_place
-from store.model.errors import NotFound, UpstreamError, first_line
+from store.model.errors import InvalidArgument, NotFound, UpstreamError, first_line
 
 MAX_FOLDERS: Final = 1000  # most directories that are listed to find the tables below one
 MAX_DEPTH: Final = 4
 _SUFFIX: Final = re.compile(r"\.(parquet|parq|pqt|lance)$", re.IGNORECASE)
 NAMED: Final = 5  # most tables that a message names
+LOOKED_THROUGH: Final = 10_000  # most entries of a directory that are compared with a misspelt name
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +65,14 @@ def table_at(path: str) -> Found:
         Unreadable: The place may not be read.
         UpstreamError: The store cannot be reached.
     """
-    place = open_place(path, {})
+    place = _place(path, {})
     with _reading(path):
         if (found := _recognized(path, place)) is not None:
             return found
         info = place.file_system.get_file_info(place.path)
         if info.type == pafs.FileType.NotFound and (place.is_local or not _has_entries(place)):
             what = "no such file or directory" if place.is_local else "nothing is there"
-            raise _nothing(path, what)
+            raise _nothing(path, what, _similar(path) if place.is_local else "")
         if info.type == pafs.FileType.File:
             raise _nothing(path, "is a file, and of no format that is known")
         below = [found for _, found in zip(range(NAMED + 1), _below(place), strict=False)]
@@ -100,7 +103,7 @@ def tables_at(path: str, options: Mapping[str, str] | None = None) -> list[Found
         NotFound: There is none; the message says what was looked for.
         StatflightError: As `table_at`.
     """
-    place = open_place(path, options or {})
+    place = _place(path, options or {})
     with _reading(path):
         if (found := _recognized(path, place)) is not None:
             return [found]
@@ -108,7 +111,33 @@ def tables_at(path: str, options: Mapping[str, str] | None = None) -> list[Found
             below = list(_below(place))
             if below:
                 return below
+    if place.is_local and not Path(place.path).exists():
+        raise _nothing(path, "no such file or directory", _similar(path))
     raise _nothing(path, "no table there, nor in the directories below it")
+
+
+def _place(path: str, options: Mapping[str, str]) -> Place:
+    """The file system and path of a path or URI.
+
+    Raises:
+        InvalidArgument: It has an unknown scheme, or an option is invalid; the message begins with the path.
+    """
+    try:
+        return open_place(path, options)
+    except InvalidArgument as error:
+        error.message = f"{mask_uri(path)}: {error.message.removeprefix('uri: ')}"
+        raise
+
+
+def _similar(path: str) -> str:
+    """A hint at the entry of the directory around a local path that has the most similar name; empty if none has."""
+    around = Path(path).parent
+    try:
+        entries = [entry.name for entry in itertools.islice(around.iterdir(), LOOKED_THROUGH)]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(Path(path).name, entries, 1, 0.7)
+    return f"did you mean {path.rstrip('/').removesuffix(Path(path).name)}{near[0]}?" if near else ""
 
 
 def only_table(connector: Connector) -> tuple[str, str]:
@@ -224,8 +253,7 @@ def _credentials(path: str) -> str:
     return "" if names is None else f"credentials come from {names}"
 
 
-def _nothing(path: str, what: str) -> NotFound:
+def _nothing(path: str, what: str, hint: str = "") -> NotFound:
     names = [format.capitalize() for format, _ in _formats()]
-    return NotFound(
-        f"{mask_uri(path)}: {what}; looked for a table of {', '.join(names[:-1])} or {names[-1]}", code="NO_TABLE"
-    )
+    message = f"{mask_uri(path)}: {what}; looked for a table of {', '.join(names[:-1])} or {names[-1]}"
+    return NotFound(message, code="NO_TABLE", hint=hint)

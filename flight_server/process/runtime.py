@@ -130,6 +130,13 @@ def hush_tracebacks() -> None:
         traceback.format_exception = nothing
 
 
+def hush_grpc() -> None:
+    """Keeps gRPC's own lines about a failed handshake off standard error (`grpc-log`): the command says what is wrong.
+    To be called before anything imports pyarrow.flight; a value that the user has set stays."""
+    if not _kept("grpc-log"):
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+
 def leave_pandas_out() -> None:
     """Keeps pyarrow from importing pandas in the server (`pandas`): it would cost a second of the start and 60 MB."""
     if not _kept("pandas"):

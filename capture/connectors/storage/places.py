@@ -127,8 +127,10 @@ def open_place(uri: str, options: Mapping[str, str]) -> Place:
         path = _absolute(unquote(re.sub(r"(?i)^file:(//(localhost)?(?=/))?", "", uri)) or "/")
         return Place(pafs.LocalFileSystem(), path, path)
     if scheme not in SCHEMES:
+        known = ", ".join(f"{each}://" for each in SCHEMES)
         raise InvalidArgument(
-            f'uri: scheme "{match[1]}" is not one of a local path, {", ".join(f"{s}://" for s in SCHEMES)}',
+            f'uri: scheme "{match[1]}" is not one of a local path, {known}',
+            hint="download the file, and name that" if scheme in ("http", "https") else "",
             params={"field": "uri", "actual": mask_uri(uri)},
         )
     # Not urlsplit: a `?` or `#` in an object's name is not a query.

@@ -59,9 +59,7 @@ class ConnectionOptions(NamedTuple):
             UsageError: The address is not a Flight address, or a file cannot be read.
         """
         for address in self.addresses:
-            if not re.match(r"grpc(\+tcp|\+tls|\+unix)?://", address):
-                scheme = address.partition("://")[0]
-                why = "; that is the address of pages" if scheme in ("http", "https") else ""
+            if (why := _wrong_with(address)) is not None:
                 misuse(
                     f"--server {address!r} is not a Flight address{why}; must be {DEFAULT_URI} or grpc+tls://host:port"
                 )
@@ -76,6 +74,31 @@ class ConnectionOptions(NamedTuple):
             given = self.tls_roots is not None and error.filename == str(self.tls_roots)
             misuse(f"{'--tls-roots ' if given else ''}{error.filename}: {error.strerror}")
         return {"token": self.token, "tls_roots": roots} | own
+
+
+def _wrong_with(address: str) -> str | None:
+    """What is wrong with an address, which may go without saying; None for one of Flight."""
+    scheme, _, place = address.partition("://")
+    if scheme in ("http", "https"):
+        return "; that is the address of pages"
+    if not re.fullmatch(r"grpc(\+tcp|\+tls|\+unix)?", scheme):
+        return ""
+    if scheme == "grpc+unix":
+        return None
+    if not place.strip("/"):
+        return ": it is empty"
+    if re.fullmatch(r":?\d+", place):
+        return f": it names no host; for this machine say 127.0.0.1:{place.removeprefix(':')}"
+    port = _port_of(address)
+    if port and not (port.isdecimal() and 0 < int(port) < 1 << 16):
+        return ": its port is not a number from 1 to 65535"
+    return None
+
+
+def _port_of(address: str) -> str:
+    """The port of an address, as it is written; empty if it has none."""
+    found = re.fullmatch(r".*://(?:[^/]*@)?(?:\[[^]]*\]|[^:/]*)(?::([^/]*))?/*", address)
+    return (found and found[1]) or ""
 
 
 CONNECTION: Final = ConnectionOptions()
@@ -95,10 +118,11 @@ AnswerFormat = Annotated[Answer, option("--format", "-f", help="How the outcome 
 def connect(connection: ConnectionOptions) -> Iterator[StatsClient]:
     """Opens a client for the length of a block."""
     credentials, server = connection.credentials(), ",".join(connection.addresses)
-    from flight_server.process.runtime import leave_pandas_out, realign_buffers
+    from flight_server.process.runtime import hush_grpc, leave_pandas_out, realign_buffers
 
     leave_pandas_out()
     realign_buffers()
+    hush_grpc()
     import pyarrow.flight as flight
 
     from flight_server.client import StatsClient, reason
@@ -190,7 +214,7 @@ def _near_files(targets: Sequence[str]) -> str:
     """A remark on files in this directory that names may be misspelt names of; empty if there are none."""
     here = [entry.name for entry in Path().iterdir()] if any("." in target for target in targets) else []
     near = [name for target in targets for name in difflib.get_close_matches(target, here, 1, 0.8)]
-    return f"\nif a file is meant: there is none of that name here; did you mean ./{near[0]}?" if near else ""
+    return f"; if a file is meant: there is none of that name here; did you mean ./{near[0]}?" if near else ""
 
 
 @contextmanager
@@ -243,7 +267,12 @@ def no_server(server: str, detail: str) -> str:
             f"no server at {server}. Start one in another terminal: statflight serve --db stats.duckdb\n"
             "or name a running one with --server URI or STATFLIGHT_SERVER; `statflight demo` shows what comes out"
         )
-    return f"no server at {server} ({detail}); check --server, or start one with `statflight serve`"
+    usual = f"write {server.rstrip('/')}:{_port_of(DEFAULT_URI)} if `serve` has its usual port; "
+    lacks_port = "," not in server and not server.startswith("grpc+unix") and not _port_of(server)
+    return (
+        f"no server at {server} ({detail}); {usual if lacks_port else ''}"
+        "check --server, or start one with `statflight serve`"
+    )
 
 
 def table_name(name: str) -> str:
@@ -428,7 +457,7 @@ def expand(client: StatsClient, targets: Iterable[str], errors: dict[str, str] |
             else:
                 matching = [_pick(target, tables)]
         except CommandError as error:
-            warn(f"statflight: {error}")
+            warn(f"statflight: {error}{_near_files([target])}")
             missing += 1
             if errors is not None:
                 errors[target] = str(error)
