@@ -25,7 +25,12 @@ from store.model.freshness import is_whole_arrow
 from store.model.logical_types import HASHED, NUMERIC, Kind, LogicalType
 from store.model.statistics import Merge, names
 
-_FAN_IN: Final = 64  # parts merged at once; the error of quantiles grows with the depth of the tree
+FAN_IN: Final = 64
+"""Parts merged at once; the error of quantiles grows with the depth of the tree."""
+
+TUPLES: Final = LogicalType(Kind.STRUCT)
+"""The type of the tuples of a group of columns."""
+
 _THETA_FAN_IN: Final = 8  # theta sketches are large; grouping does not change their union
 _STATISTICS: Final = names(lambda each: each.merge is not Merge.SKETCH)
 _MEASURES: Final = ("file_path", "column_id", "logical_type", *_STATISTICS, "bytes_scanned")
@@ -33,21 +38,30 @@ _MEASURES: Final = ("file_path", "column_id", "logical_type", *_STATISTICS, "byt
 _Place = tuple[str, int]  # file path, column id
 
 
+@dataclass(slots=True)
+class _Level:
+    """The parts of one block that wait to be merged."""
+
+    block: int = 0
+    parts: list[Partial] = field(default_factory=list)
+
+
 class Fold:
     """Merges the statistics of a column part by part, in file order.
 
-    The result depends only on the parts and their order, so an incremental capture produces the same bytes as a full
-    one.
+    The parts are the leaves of a tree whose shape their indexes alone decide: each node is of the `FAN_IN` nodes of a
+    block. So an incremental capture produces the same bytes as a full one, and whoever has a whole block may merge it.
     """
 
     def __init__(self, lt: LogicalType):
         self.lt = lt
         self.parts = 0
         self.size_bytes = 0
-        self._levels: list[list[Partial]] = [[]]
+        self._next = 0  # index of the next part
+        self._levels: list[_Level] = [_Level()]
         self._thetas: list[bytes] = []
         self._no_theta = False
-        self._first: Partial | None = None  # as it was added, until there is another
+        self._first: tuple[int, Partial] | None = None  # as it was added, until there is another
 
     def unite(self, theta: bytes) -> None:
         """Adds a compact theta sketch of parts that are added with `counted`; the order does not matter."""
@@ -55,9 +69,19 @@ class Fold:
         if len(self._thetas) >= _THETA_FAN_IN:
             self._thetas = [sketches.union(self._thetas)]
 
-    def add(self, part: Partial, size_bytes: int = 0, counted: bool = False) -> None:
-        """Adds the next part; with `counted`, its theta sketch was added by `unite`."""
-        self.parts += 1
+    def add(
+        self, part: Partial, size_bytes: int = 0, counted: bool = False, at: int | None = None, files: int = 1
+    ) -> None:
+        """Adds the next part.
+
+        Args:
+            counted: Its theta sketch was added by `unite`.
+            at: Its index, greater than those before; by default the next one.
+            files: 1, or FAN_IN for a part that `merged_block` made of those from the index on.
+        """
+        index = self._next if at is None else at
+        self._next = index + files
+        self.parts += files
         self.size_bytes += size_bytes
         if counted:
             pass
@@ -66,17 +90,21 @@ class Fold:
         else:
             self.unite(part.theta)
         if self.parts == 1 and not counted:
-            self._first = part
+            self._first = index, part
             return
         self._push_first()
-        self._push(0, _without_theta(part))
+        if files == 1:
+            self._push(0, index, _without_theta(part))
+        else:
+            self._close(0)
+            self._push(1, index // FAN_IN, _without_theta(part))
 
     def result(self) -> Partial:
         """The statistics of all parts so far; without parts, those of zero rows."""
-        if self._first is not None and len(self._thetas) == (self._first.theta is not None):
-            return self._first
+        if self._first is not None and len(self._thetas) == (self._first[1].theta is not None):
+            return self._first[1]
         self._push_first()
-        parts = [part for level in reversed(self._levels) for part in level]
+        parts = [part for level in reversed(self._levels) for part in level.parts]
         if not parts and self.lt.kind is Kind.STRUCT:  # tuples of columns
             return Partial(0, 0, theta=sketches.union([]))
         if not parts:
@@ -87,17 +115,35 @@ class Fold:
 
     def _push_first(self) -> None:
         if self._first is not None:
-            self._push(0, _without_theta(self._first))
+            at, part = self._first
+            self._push(0, at, _without_theta(part))
             self._first = None
 
-    def _push(self, level: int, part: Partial) -> None:
+    def _push(self, level: int, position: int, part: Partial) -> None:
+        """Adds a part to a level of the tree, by its position there."""
         if level == len(self._levels):
-            self._levels.append([])
-        waiting = self._levels[level]
-        waiting.append(part)
-        if len(waiting) == _FAN_IN:
-            self._levels[level] = []
-            self._push(level + 1, kernels.merge(waiting, self.lt))
+            self._levels.append(_Level())
+        own, (block, place) = self._levels[level], divmod(position, FAN_IN)
+        if own.block != block:
+            self._close(level)
+        own.block = block
+        own.parts.append(part)
+        if place == FAN_IN - 1:
+            self._close(level)
+
+    def _close(self, level: int) -> None:
+        """Merges the parts of a level that wait, fewer than a block's where some could not be read."""
+        own = self._levels[level]
+        parts, own.parts = own.parts, []
+        if parts:
+            self._push(level + 1, own.block, kernels.merge(parts, self.lt))
+
+
+def merged_block(parts: Sequence[Partial], lt: LogicalType) -> Partial:
+    """The part of a `Fold` that stands for those of a whole block, of FAN_IN files."""
+    assert len(parts) == FAN_IN
+    merged: Partial = kernels.merge(parts, lt)
+    return merged
 
 
 def _without_theta(part: Partial) -> Partial:

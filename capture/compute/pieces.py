@@ -14,12 +14,11 @@ import pyarrow.compute as pc
 
 from capture.compute import file_scan
 from capture.compute.file_scan import LOCAL, Answer, Numbered, Work
-from capture.compute.fold import Fold
+from capture.compute.fold import TUPLES, Fold
 from capture.compute.partial import Partial
 from capture.connectors.spi import ScanTask
 from capture.connectors.task_readers import footer
 from store.model import logical_types
-from store.model.logical_types import Kind, LogicalType
 
 PIECE_ROWS: Final = 1 << 20
 """Rows of a piece at most, unless one row group has more. Default size of row groups of pyarrow."""
@@ -131,7 +130,7 @@ def _by_target(pieces: Sequence[Sequence[Answer]]) -> dict[tuple[int | None, tup
 
 def _folded(answers: Sequence[Answer], logical_type: str | None) -> Partial:
     """The statistics of all pieces, none of which has an error; without a type, those of tuples of columns."""
-    fold = Fold(LogicalType(Kind.STRUCT) if logical_type is None else logical_types.parse(logical_type))
+    fold = Fold(TUPLES if logical_type is None else logical_types.parse(logical_type))
     for answer in answers:
         assert answer.partial is not None
         fold.add(answer.partial)
