@@ -89,6 +89,7 @@ class SegmentFiles:
         self.to_ship: set[str] = set()
         """Names of files that commits may refer to, and that a replica does not have yet."""
         self._left: dict[str, float] = {}  # name of a file that no row names → since when, by the monotonic clock
+        self._writers: dict[object, float] = {}  # captures whose files are not known yet → since when
         self._known: dict[str, tuple[_Signature, str, frozenset[str]]] = {}
 
     def path(self, name: str) -> Path:
@@ -257,12 +258,21 @@ class SegmentFiles:
         """Notes that rows name these files now, or that nobody will commit them."""
         self.being_written.difference_update(names)
 
+    def expect(self, writer: object) -> None:
+        """Notes that a capture has files written of which it is told later: those that appear meanwhile stay."""
+        self._writers.setdefault(writer, time.monotonic())
+
+    def expect_no_more(self, writer: object) -> None:
+        """Notes that a capture is told of no more files."""
+        self._writers.pop(writer, None)
+
     def collect(self, used: Collection[str], grace_seconds: float = GRACE_SECONDS) -> int:
         """Deletes the files that no row names.
 
         Args:
             used: Names of the files that are in use.
-            grace_seconds: For how long no row named the files that are deleted, at least.
+            grace_seconds: For how long no row named the files that are deleted, at least. Files that may be of a
+                capture that goes on stay.
 
         Returns:
             The number of files that were deleted.
@@ -273,7 +283,8 @@ class SegmentFiles:
         names = {entry.name for entry in os.scandir(self.directory) if entry.name.endswith(SUFFIX)}
         left = names - among - self.being_written - self.to_ship
         self._left = {name: self._left.get(name, now) for name in left}
-        doomed = [name for name, since in self._left.items() if now - since >= grace_seconds]
+        begun = min(self._writers.values(), default=now)
+        doomed = [name for name, since in self._left.items() if now - since >= grace_seconds and since <= begun]
         self.discard(doomed)
         return len(doomed)
 

@@ -83,8 +83,9 @@ class LeaseDrafts:
             Conflict: The lease is lost.
             InvalidArgument: A lease of this kind takes no rows; or there are no segments.
         """
-        self._draft(token)
+        _, draft = self._draft(token)
         self._check_segments()
+        draft.expect_files()
         return self._database.shared_segments()
 
     def _check_segments(self) -> None:

@@ -103,6 +103,12 @@ class Draft:
         if family is not None and self._store is not None and family not in self.staged:
             self._count(self._store, family, put.rows.num_rows)
 
+    def expect_files(self) -> None:
+        """Keeps the files that are written for this draft, of which it is told later."""
+        with self._lock:
+            if self._store is not None and not self._closed:
+                self._store.database.segments.files.expect(self)
+
     def add_file(self, handed: HandedOver) -> None:
         """Adds a file of rows that a worker has written, which is deleted if it does not become a segment.
 
@@ -268,6 +274,8 @@ class Draft:
     def close(self) -> None:
         """Removes the rows that went to the database and are not committed; no more are taken."""
         self._closed = True
+        if self._store is not None:
+            self._store.database.segments.files.expect_no_more(self)
         for listing in list(self.staged.values()):
             listing.close()
         if self._store is not None and self._taken:

@@ -66,3 +66,19 @@ def test_file_that_no_row_names_is_deleted_once_its_reads_have_ended(files):
     assert not files.path(left).exists()
     assert files.path(used).exists()
     assert files.path(pending).exists()
+
+
+def test_file_that_appears_during_a_capture_stays_until_that_has_ended(files):
+    before = files.write(ROWS).name
+    files.keep([before])
+    files.collect([], grace_seconds=900)
+    for capture in ("one", "another", "one"):
+        files.expect(capture)
+    since = SegmentFiles(files.directory).write(ROWS).name  # by another process
+    assert files.collect([], grace_seconds=0) == 1
+    assert [path.name for path in files.directory.glob("*")] == [since]
+    files.expect_no_more("one")
+    assert files.collect([], grace_seconds=0) == 0
+    files.expect_no_more("another")
+    assert files.collect([], grace_seconds=900) == 0
+    assert files.collect([], grace_seconds=0) == 1

@@ -384,3 +384,15 @@ def test_file_of_other_columns_is_refused(draft_store, handing):
     other = SegmentFiles(segment_files.directory).write(pa.table({"file_path": ["a"], "column_id": ["1"]}))
     with pytest.raises(SegmentError, match="does not have the rows"):
         taken(draft_store, put, other)
+
+
+def test_files_that_a_draft_is_told_of_later_stay_until_it_ends(draft_store):
+    segments = draft_store.database.segments.files
+    taking = Draft(draft_store.store)
+    taking.expect_files()
+    written = SegmentFiles(segments.directory).write(pa.table({"file_path": ["a"]}))  # by an executor
+    assert segments.collect([], grace_seconds=0) == 0
+    taking.close()
+    taking.expect_files()  # by a late call
+    assert segments.collect([], grace_seconds=0) == 1
+    assert not segments.path(written.name).exists()
