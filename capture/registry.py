@@ -17,6 +17,7 @@ from capture.spi import (
     CaptureResult,
     Decision,
     Outcome,
+    SegmentPlace,
     Sink,
     TableHandle,
     elapsed_ms,
@@ -197,6 +198,12 @@ class _Guard:
 
     def list_files(self, table: TableHandle, listing: Listing) -> bool:
         return _key(table) in self._requested and self._sink.list_files(table, listing)
+
+    def segment_place(
+        self, table: TableHandle, column_ids: Sequence[int], file_paths: Sequence[str]
+    ) -> SegmentPlace | None:
+        is_requested = _key(table) in self._requested
+        return self._sink.segment_place(table, column_ids, file_paths) if is_requested else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)

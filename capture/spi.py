@@ -10,18 +10,22 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from capture.connectors.spi import Column, Connector, NativeStats, ScanTask, Schema
 from capture.spec import PARTITIONED, CaptureSpec, Sampling
-from store.model.errors import StatflightError, may_pass
+from store.model.errors import InvalidArgument, StatflightError, may_pass
 from store.model.puts import Listing
 from store.model.schemas import FLIGHTS, KINDS
 from store.model.targets import Target, TargetKind
+
+if TYPE_CHECKING:  # it loads Parquet, which few captures write
+    from store.duckdb.segment_files import Written
 
 METADATA_PRIORITY: Final = 1000
 """Engines with this priority or a greater one read metadata only."""
@@ -60,6 +64,14 @@ class Mode(StrEnum):
     ASYNC = "ASYNC"
 
 
+class Described(NamedTuple):
+    """What rows say of their table: key columns, names by column id, and the hash of the schema."""
+
+    key: Mapping[str, Any]
+    names: Mapping[int, str]
+    schema_hash: str
+
+
 @dataclass(frozen=True)  # no slots: lookups are cached
 class TableHandle:
     """A table at one snapshot: names, ids, the schema of that snapshot, and the lake's connector.
@@ -88,6 +100,11 @@ class TableHandle:
             "table_id": self.table_id,
             "snapshot_id": self.snapshot_id,
         }
+
+    @property
+    def described(self) -> Described:
+        """What rows about it say of it."""
+        return Described(self.key, self.names, self.columns.hash)
 
     @cached_property
     def by_id(self) -> Mapping[int, Column]:
@@ -225,6 +242,31 @@ class Capabilities:
         return ""
 
 
+class SegmentPlace(NamedTuple):
+    """The directory of a server's segments, and the name by which the server's database owns it."""
+
+    directory: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How executors write the rows of the files that they read.
+
+    Attributes:
+        now: Time of all rows.
+        types: Column id → logical type as text.
+        kept: Which sketches of files are kept (`compute.file_sketches.Keeping`).
+    """
+
+    place: SegmentPlace
+    table: Described
+    mode: Mode
+    now: datetime
+    types: Mapping[int, str]
+    kept: Any
+
+
 class Sink(Protocol):
     """Destination of captured rows: a draft generation that is published as a whole, or a store."""
 
@@ -277,6 +319,33 @@ class Sink(Protocol):
             Rows of this snapshot; none if the sink does not keep them, as by default.
         """
         return FLIGHTS[flight].schema.empty_table().select(list(columns))
+
+    def segment_place(
+        self,
+        table: TableHandle,  # noqa: ARG002
+        column_ids: Sequence[int],  # noqa: ARG002
+        file_paths: Sequence[str],  # noqa: ARG002
+    ) -> SegmentPlace | None:
+        """The place into which executors may write the rows of files and columns as segments, of which the sink then
+        gets the names alone (`add_segment`). No rows of these files and columns are put beside them.
+
+        Args:
+            column_ids: The columns.
+            file_paths: The files, each once.
+
+        Returns:
+            None if the rows are to be put, as by default.
+        """
+        return None
+
+    def add_segment(self, flight: str, table: TableHandle, written: Written) -> None:
+        """Adds a file of rows, requested and checked ones, that an executor has written into the place.
+
+        Raises:
+            Cancelled: The job was cancelled.
+            InvalidArgument: The file is not whole, or the sink has no place for files.
+        """
+        raise InvalidArgument(f"{written.name}: rows of {flight} about {table.name} are put here, not written")
 
     def progress(self, share: float, message: str = "") -> None:
         """Reports progress: the completed share of the capture, 0 to 1, and its current step, for people.

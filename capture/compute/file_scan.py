@@ -6,6 +6,7 @@ member of a group also gets a row as a group of its own, in which null counts as
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
@@ -19,6 +20,8 @@ from capture.compute.partial import ALL, FIELD_TYPES, Partial, SketchSelection
 from capture.compute.readers import tasks
 from capture.connectors import task_readers as base
 from capture.connectors.spi import ScanColumn, ScanTask
+from capture.spi import Writing
+from store.duckdb.segment_files import Written
 from store.model import logical_types, sketches
 from store.model.errors import StatflightError
 from store.model.logical_types import LogicalType
@@ -32,10 +35,13 @@ PARTIAL_SCHEMA: Final = pa.schema(
         ("error", pa.string()),
         ("size_bytes", pa.int64()),
         ("row_groups", pa.int64()),
+        ("files", pa.int64()),
+        ("is_written", pa.bool_()),
+        ("written", pa.string()),
         *FIELD_TYPES.items(),
     ]
 )
-"""`task` is the index of the task in its job; a row with an `error` has no statistics."""
+"""`task` is the index of the task in its job; a row with an `error` has no statistics; `written` is JSON."""
 
 LOCAL: Final = "local"
 """Engine id of results computed in this process."""
@@ -46,16 +52,27 @@ Numbered: TypeAlias = tuple[int, ScanTask]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work for each task of a job: columns and groups by column id, and sketches."""
+    """Work for each task of a job: columns and groups by column id, and sketches.
+
+    Attributes:
+        writing: How executors write the rows of files, where they can; None if all are made of the answers.
+    """
 
     column_ids: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...] = ()
     wanted: SketchSelection = ALL
+    writing: Writing | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One row of PARTIAL_SCHEMA, for a column or for a group (then `column_id` is None)."""
+    """One row of PARTIAL_SCHEMA, for a column or for a group (then `column_id` is None).
+
+    Attributes:
+        files: Number of consecutive tasks that it is of, `task` the first of them.
+        is_written: The rows of these files are in a segment.
+        written: The segments that were written with it, as (flight, file).
+    """
 
     task: int
     column_id: int | None
@@ -65,6 +82,9 @@ class Answer:
     row_groups: int = 0
     partial: Partial | None = field(default=None)
     engine_id: str = LOCAL
+    files: int = 1
+    is_written: bool = False
+    written: tuple[tuple[str, Written], ...] = ()
 
 
 def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
@@ -97,8 +117,9 @@ def to_batch(answers: Sequence[Answer]) -> pa.RecordBatch:
     """Encodes answers of any tasks, each as a row of PARTIAL_SCHEMA."""
     rows: dict[str, list[Any]] = {name: [] for name in PARTIAL_SCHEMA.names}
     for answer in answers:
-        for name in ("task", "column_id", "size_bytes", "row_groups"):
+        for name in ("task", "column_id", "size_bytes", "row_groups", "files", "is_written"):
             rows[name].append(getattr(answer, name))
+        rows["written"].append(json.dumps(answer.written) if answer.written else None)
         rows["column_ids"].append(list(answer.column_ids))
         rows["error"].append(answer.error or None)
         for name in FIELD_TYPES:
@@ -112,7 +133,12 @@ def from_batch(batch: pa.RecordBatch | pa.Table, engine_id: str = LOCAL) -> list
     for row in batch.to_pylist():
         partial = None if row["error"] else Partial(**{name: row[name] for name in FIELD_TYPES})
         place = (row["task"], row["column_id"], tuple(row["column_ids"]))
-        answers.append(Answer(*place, row["error"] or "", row["size_bytes"], row["row_groups"], partial, engine_id))
+        size = row["size_bytes"], row["row_groups"]
+        answer = Answer(*place, row["error"] or "", *size, partial, engine_id, row["files"], row["is_written"])
+        if row["written"]:
+            written = tuple((flight, Written(*file)) for flight, file in json.loads(row["written"]))
+            answer = replace(answer, written=written)
+        answers.append(answer)
     return answers
 
 

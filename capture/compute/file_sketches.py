@@ -14,9 +14,10 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from capture.compute.partial import Partial
+from capture.spec import FileSketches
 from store.model import sketches
 from store.model.sketches import KLL_K, THETA_K
 
@@ -29,6 +30,36 @@ FEW: Final = 64
 """Distinct values of a column in a file that are kept whatever their size."""
 _UNION: Final = 3 * THETA_K  # hashes in all files: their common theta is the least, well below the mean
 _SIGMAS: Final = 2  # 95 %
+
+
+class Keeping(NamedTuple):
+    """The sketches of files that later captures reuse.
+
+    Attributes:
+        wanted: What is kept as a rule.
+        uncut: Ids of columns of which whole sketches are kept.
+        files: Live files of the table.
+        columns: Columns of the table.
+    """
+
+    wanted: FileSketches
+    uncut: frozenset[int]
+    files: int
+    columns: int
+
+    def of(self, column_id: int, part: Partial, size_bytes: int, path: str) -> Partial | None:
+        """The statistics of a column of a file with what is kept; None if nothing is.
+
+        Args:
+            part: The same with whole sketches.
+            size_bytes: Bytes of the column in the file.
+            path: The file's path.
+        """
+        if self.wanted is FileSketches.NONE:
+            return None
+        if self.wanted is FileSketches.FULL or column_id in self.uncut:
+            return part
+        return kept(part, size_bytes, self.files, path, self.columns)
 
 
 def kept(part: Partial, size_bytes: int, files: int, path: str, columns: int) -> Partial | None:

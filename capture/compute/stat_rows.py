@@ -14,9 +14,9 @@ from capture.compute import fold
 from capture.compute.file_scan import Answer
 from capture.compute.file_sketches import cut_k
 from capture.compute.partial import AS_IS, Partial
-from capture.connectors.spi import NativeStats, ScanTask
+from capture.connectors.spi import NativeStats
 from capture.flight_rows import flight_rows
-from capture.spi import Mode, TableHandle
+from capture.spi import Described, Mode
 from store.model import figures, schemas, sketches, statistics
 from store.model.freshness import CONTRADICTED
 from store.model.logical_types import Kind, LogicalType
@@ -63,10 +63,9 @@ class Coverage:
 class Rows:
     """Collects rows of one table at one snapshot, captured in one mode; `tables` returns them."""
 
-    def __init__(self, table: TableHandle, engine_id: str, mode: Mode):
-        self.table, self.engine_id, self.mode, self.now = table, engine_id, mode, datetime.now(UTC)
+    def __init__(self, table: Described, engine_id: str, mode: Mode, now: datetime | None = None):
+        self._table, self.engine_id, self.mode, self.now = table, engine_id, mode, now or datetime.now(UTC)
         self._rows: dict[str, list[dict[str, Any]]] = {}
-        self._names, self._schema_hash = table.names, table.columns.hash
 
     @property
     def pending(self) -> int:
@@ -75,8 +74,8 @@ class Rows:
 
     def file_column(
         self,
-        task: ScanTask,
-        column_id: int,
+        path: str,
+        fingerprint: str,
         lt: LogicalType,
         answer: Answer,
         kept: Partial | None,
@@ -86,20 +85,21 @@ class Rows:
         """Adds a column of one file, with its sketches.
 
         Args:
+            path: The file's path.
+            fingerprint: That of its scan task.
             answer: Result of a scan of all live rows.
             kept: The same with the sketches to keep; None for none.
             contradicted: Whether the metadata says something else of the file.
         """
-        path, part = task.file_path, answer.partial
+        part, column_id = answer.partial, answer.column_id
         assert part is not None
-        place = {"file_path": path, "column_id": column_id, "column_name": self._names[column_id]}
+        assert column_id is not None
+        place = {"file_path": path, "column_id": column_id, "column_name": self._table.names[column_id]}
         covers = Coverage(part.row_count, 1, answer.size_bytes, contradicted=contradicted)
         self._add("stats.file_columns", place | {"engine_id": answer.engine_id}, part, lt, covers)
         if kept is not None:
             about = {"target_kind": "FILE", "storage_id": Target.file(path).storage_id}
-            self._sketches(
-                about | {"file_path": path, "column_id": column_id}, kept, lt, {"fingerprint": task.fingerprint}
-            )
+            self._sketches(about | {"file_path": path, "column_id": column_id}, kept, lt, {"fingerprint": fingerprint})
 
     def withdraw(self, column_id: int, lt: LogicalType, file_path: str | None = None) -> None:
         """Adds a record that replaces what the metadata says of a column by nothing, because some of the data
@@ -108,7 +108,7 @@ class Rows:
         Args:
             file_path: Path of the file; None for the column of the table.
         """
-        place: dict[str, Any] = {"column_id": column_id, "column_name": self._names[column_id]}
+        place: dict[str, Any] = {"column_id": column_id, "column_name": self._table.names[column_id]}
         if file_path is not None:
             place["file_path"] = file_path
         flight = "stats.columns" if file_path is None else "stats.file_columns"
@@ -135,7 +135,7 @@ class Rows:
 
     def stored(self, rows: pa.Table) -> pa.Table:
         """Copies stored rows of unchanged files to this snapshot, with the key, time and names of this capture."""
-        constants = {**self.table.key, "schema_hash": self._schema_hash, "capture_mode": str(self.mode)}
+        constants = {**self._table.key, "schema_hash": self._table.schema_hash, "capture_mode": str(self.mode)}
         constants |= {"captured_at": self.now, "refreshed_at": self.now}
         rows = rows.select([name for name in rows.column_names if name not in schemas.COMPUTED])
         for at, wanted in enumerate(rows.schema):
@@ -143,13 +143,13 @@ class Rows:
                 rows = rows.set_column(at, wanted, pa.repeat(pa.scalar(constants[wanted.name], wanted.type), len(rows)))
             elif wanted.name == "column_name":
                 ids = rows["column_id"].combine_chunks().dictionary_encode()
-                names = pa.array([self._names[i] for i in ids.dictionary.to_pylist()], wanted.type)
+                names = pa.array([self._table.names[i] for i in ids.dictionary.to_pylist()], wanted.type)
                 rows = rows.set_column(at, wanted, names.take(ids.indices))
         return rows
 
     def column(self, column_id: int, lt: LogicalType, part: Partial, covers: Coverage, files: str = "") -> None:
         """Adds a column of the table, with its sketches; `files` is `fold.listing` of all its files, else empty."""
-        place = {"column_id": column_id, "column_name": self._names[column_id]}
+        place = {"column_id": column_id, "column_name": self._table.names[column_id]}
         self._add("stats.columns", place, part, lt, covers)
         about = {"target_kind": "COLUMN", "storage_id": Target.column(column_id).storage_id, "column_id": column_id}
         parameters: dict[str, Any] = _sampled(part, covers) or ({"files": files} if files else {})
@@ -164,7 +164,7 @@ class Rows:
             dependencies: Output of `functional_dependencies.degrees`, stored with the sketch.
         """
         target = Target.column_group(column_ids)
-        names = [self._names[i] for i in target.column_ids]
+        names = [self._table.names[i] for i in target.column_ids]
         place = {"column_ids": list(target.column_ids), "column_names": names}
         lt = LogicalType(Kind.STRUCT)
         self._add("stats.column_groups", place, part, lt, covers)
@@ -187,7 +187,7 @@ class Rows:
 
     def tables(self) -> dict[str, pa.Table]:
         """Returns and clears the collected rows, by flight, in the flight's schema without derived columns."""
-        by_flight = {flight: flight_rows(flight, rows, self.table.key) for flight, rows in self._rows.items() if rows}
+        by_flight = {flight: flight_rows(flight, rows, self._table.key) for flight, rows in self._rows.items() if rows}
         self._rows = {}
         return by_flight
 
@@ -209,7 +209,7 @@ class Rows:
             "capture_mode": str(self.mode),
             "captured_at": self.now,
             "refreshed_at": self.now,
-            "schema_hash": self._schema_hash,
+            "schema_hash": self._table.schema_hash,
         }
 
     def _sketches(self, about: dict[str, Any], part: Partial, lt: LogicalType, more: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import pickle
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +15,10 @@ import pyarrow as pa
 
 from capture.cluster import SPARK
 from capture.compute.file_scan import PARTIAL_SCHEMA, Answer, Numbered, Work, from_batch, to_batch
+from capture.compute.fold import FAN_IN
 from capture.compute.local import computed
 from capture.compute.pieces import scan
+from capture.compute.written_rows import scanned
 from capture.spark.session import Spark, SparkUnavailable
 
 _WAVE_ANSWERS: Final = 4096  # collected in this process, up to 45 kB of sketches each
@@ -29,6 +32,10 @@ def distributed(
 ) -> Iterator[list[Answer]]:
     """Computes tasks on Spark's executors, in waves of limited size.
 
+    Executors that share the directory of segments with the server write the rows of files themselves (`work.writing`):
+    the first wave tells whether all do. Then they merge what they find of each block of files, and far larger waves
+    have as many answers.
+
     Args:
         poll: Called several times a second; an exception cancels the job.
 
@@ -38,21 +45,45 @@ def distributed(
     Raises:
         UpstreamError: Spark does not start, or the job failed.
     """
-    per_task = max(len(work.column_ids) + len(work.groups), 1)
-    wave = max(_WAVE_ANSWERS // per_task, spark.cores)
-    for start in range(0, len(tasks), wave):
-        part = tasks[start : start + wave]
+    keys = max(len(work.column_ids) + len(work.groups), 1)
+    per_core = _GROUPS_PER_CORE if spark.is_one_try else _TASKS_PER_CORE
+    wave = max(_WAVE_ANSWERS // keys, spark.cores)
+    start, blocks = 0, False
+    while start < len(tasks):
+        end = _end_of_wave(tasks, start, wave, blocks=blocks)
         poll()
-        per_core = _GROUPS_PER_CORE if spark.is_one_try else _TASKS_PER_CORE
-        groups = [pickle.dumps((group, work)) for group in balanced(part, per_core * spark.cores)]
-        if spark.is_one_try:
-            with tempfile.TemporaryDirectory(prefix="statflight-claims-") as claims:
-                payload = pickle.dumps((groups, claims))  # the same object for all tasks, so it is sent once
-                answers = spark.run(compute, [payload] * min(spark.cores, len(groups)), PARTIAL_SCHEMA, poll)
-        else:
-            payloads = [pickle.dumps(([group], None)) for group in groups]
-            answers = spark.run(compute, payloads, PARTIAL_SCHEMA, poll)
-        yield sorted(from_batch(answers, SPARK), key=lambda answer: answer.task)
+        groups = balanced(tasks[start:end], per_core * spark.cores, FAN_IN if blocks else 1)
+        found = _run(spark, [pickle.dumps((group, work)) for group in groups], poll)
+        yield found
+        start = end
+        if work.writing is not None and not all(answer.is_written for answer in found):
+            work = replace(work, writing=None)  # some executors do not reach the place: nobody writes from here on
+        blocks = work.writing is not None and len(tasks) - start >= FAN_IN * per_core * spark.cores
+
+
+def _end_of_wave(tasks: Sequence[Numbered], start: int, wave: int, *, blocks: bool) -> int:
+    """The end of the tasks of a wave, of which few answers are in memory at once.
+
+    Args:
+        wave: Number of tasks, or of blocks.
+        blocks: The answers are one for each block.
+    """
+    end = start + (wave * FAN_IN if blocks else wave)
+    while end < len(tasks) and tasks[end][0] % FAN_IN and end - start < 2 * wave * FAN_IN:
+        end += 1  # so that the next wave begins with a block
+    return end
+
+
+def _run(spark: Spark, groups: Sequence[bytes], poll: Callable[[], None]) -> list[Answer]:
+    """The answers of groups of tasks, each pickled with its work, in the order of the tasks."""
+    if spark.is_one_try:
+        with tempfile.TemporaryDirectory(prefix="statflight-claims-") as claims:
+            payload = pickle.dumps((groups, claims))  # the same object for all tasks, so it is sent once
+            answers = spark.run(compute, [payload] * min(spark.cores, len(groups)), PARTIAL_SCHEMA, poll)
+    else:
+        payloads = [pickle.dumps(([group], None)) for group in groups]
+        answers = spark.run(compute, payloads, PARTIAL_SCHEMA, poll)
+    return sorted(from_batch(answers, SPARK), key=lambda answer: answer.task)
 
 
 def overlapped(
@@ -85,16 +116,24 @@ def overlapped(
         yield from distributed(spark, list(rest), work, poll)
 
 
-def balanced(tasks: Sequence[Numbered], count: int) -> list[list[Numbered]]:
-    """Divides tasks into groups of similar bytes, the largest first; tasks keep their order within a group."""
-    groups: list[list[Numbered]] = [[] for _ in range(min(count, len(tasks)))]
+def balanced(tasks: Sequence[Numbered], count: int, together: int = 1) -> list[list[Numbered]]:
+    """Divides tasks into groups of similar bytes, the largest first; tasks keep their order within a group.
+
+    Args:
+        together: Tasks of a block, by their numbers, which are in one group.
+    """
+    blocks: dict[int, list[Numbered]] = {}
+    for task in tasks:
+        blocks.setdefault(task[0] // together, []).append(task)
+    sizes = {at: sum(task.size_bytes + _FILE_BYTES for _, task in block) for at, block in blocks.items()}
+    groups: list[list[int]] = [[] for _ in range(min(count, len(blocks)))]
     loads = [0] * len(groups)
-    for task in sorted(tasks, key=lambda pair: (-pair[1].size_bytes, pair[0])):
+    for at in sorted(blocks, key=lambda at: (-sizes[at], at)):
         lightest = loads.index(min(loads))
-        groups[lightest].append(task)
-        loads[lightest] += task[1].size_bytes + _FILE_BYTES
+        groups[lightest].append(at)
+        loads[lightest] += sizes[at]
     order = sorted(range(len(groups)), key=lambda i: -loads[i])
-    return [sorted(groups[i], key=lambda pair: pair[0]) for i in order]
+    return [[task for at in sorted(groups[i]) for task in blocks[at]] for i in order]
 
 
 _frozen = False
@@ -117,7 +156,10 @@ def compute(payload: bytes) -> pa.RecordBatch:
     answers: list[Answer] = []
     for group in groups if claims is None else _claimed(groups, Path(claims)):
         tasks, work = pickle.loads(group)  # noqa: S301
-        answers += (answer for number, task in tasks for answer in scan(number, task, work))
+        if work.writing is not None:
+            answers += scanned(tasks, work, SPARK)
+        else:
+            answers += (answer for number, task in tasks for answer in scan(number, task, work))
     return to_batch(answers)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.spi import Sink, TableHandle
+from capture.spi import SegmentPlace, Sink, TableHandle
 from flight_server.client.connection import Connection
 from flight_server.worker.file_rows import FileRows, Kind
 from flight_server.worker.lease_keeper import ACTION_SECONDS, LeaseKeeper
@@ -19,6 +19,9 @@ from flight_server.worker.turns import Turns
 from store.model.errors import Cancelled, InvalidArgument, UpstreamError, first_line
 from store.model.puts import IDENTITY, Listing
 from store.model.schemas import FLIGHTS
+
+if TYPE_CHECKING:
+    from store.duckdb.segment_files import Written
 
 INLINE_BYTES: Final = 1 << 20  # maximum of rows sent with the outcome
 _OF_COLUMNS: Final = ("stats.columns", "stats.file_columns")  # flights of which two engines may have the same targets
@@ -194,6 +197,15 @@ class DraftSink(Sink):
             ValueError,
         ):  # all rows are put instead, and that reports the error if it lasts
             return False
+
+    def segment_place(
+        self, table: TableHandle, column_ids: Sequence[int], file_paths: Sequence[str]
+    ) -> SegmentPlace | None:
+        return self._files.place_of(table.snapshot_id, column_ids, file_paths)
+
+    def add_segment(self, flight: str, table: TableHandle, written: Written) -> None:
+        with self._turns.handed_over():
+            self._files.add(flight, table.snapshot_id, written)
 
     def requested(self, flight: str, table: TableHandle, columns: Sequence[str]) -> pa.Table:
         parts = [rows for key, held in self._held.items() if key[:2] == (flight, False) for rows in held]

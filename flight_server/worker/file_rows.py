@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capture.spi import SegmentPlace
 from flight_server.worker.lease_keeper import ACTION_SECONDS
 from flight_server.worker.turns import Turns
 from store.model.errors import StatflightError, first_line
 from store.model.puts import FAMILY_OF, MANY_ROWS
+
+if TYPE_CHECKING:
+    from store.duckdb.segment_files import Written
 
 log = logging.getLogger("statflight.worker")
 
@@ -35,6 +39,23 @@ class Kind(NamedTuple):
     extra: bool
     whole: bool
     checked: bool
+
+
+class _Among:
+    """Rows about some columns of some files."""
+
+    def __init__(self) -> None:
+        self._files: set[str] = set()
+        self._columns: set[int] = set()
+
+    def add(self, column_ids: Iterable[int], file_paths: Iterable[str]) -> None:
+        """Adds the rows about all of these columns of these files."""
+        self._columns.update(column_ids)
+        self._files.update(file_paths)
+
+    def may_have(self, column_ids: Collection[int], file_paths: Collection[str]) -> bool:
+        """True if a row about one of these columns of one of these files may be among them."""
+        return not (self._columns.isdisjoint(column_ids) or self._files.isdisjoint(file_paths))
 
 
 class FileRows:
@@ -62,7 +83,10 @@ class FileRows:
         self._parts: dict[Kind, list[pa.Table]] = {}
         self._rows = self._waiting_rows = self._waiting_bytes = 0
         self._makers: dict[int, Any] = {}  # by snapshot
-        self._place: tuple[Path, str] | None = None
+        self._place: SegmentPlace | None = None
+        self._placed: dict[int, _Among] = {}  # of rows that executors may write, by snapshot
+        self._written_by_others: dict[int, _Among] = {}  # of which they have written some
+        self._requested: dict[int, _Among] = {}  # of the requested rows that were taken
         self._writer: ThreadPoolExecutor | None = None
         self._pieces: deque[Future[None]] = deque()
 
@@ -76,6 +100,8 @@ class FileRows:
             return False
         if kind.flight == "stats.sketches" and not pc.all(pc.equal(rows["target_kind"], "FILE")).as_py():
             return False
+        if not kind.extra and "column_id" in rows.column_names and self._is_written_by_others(kind, rows):
+            return False
         self._parts.setdefault(kind, []).append(rows)
         self._rows += rows.num_rows
         self._waiting_rows += rows.num_rows
@@ -83,6 +109,40 @@ class FileRows:
         if self._rows > self.least_rows and (self._waiting_rows >= PIECE_ROWS or self._waiting_bytes >= _PIECE_BYTES):
             self._write()
         return True
+
+    def _is_written_by_others(self, kind: Kind, rows: pa.Table) -> bool:
+        """True if executors may have written rows about the same targets; notes the targets if not."""
+        (*snapshots,) = pc.unique(rows["snapshot_id"]).to_pylist()
+        about = [pc.unique(rows[name]).to_pylist() for name in ("column_id", "file_path")]
+        written = [self._written_by_others[each] for each in snapshots if each in self._written_by_others]
+        if any(among.may_have(*about) for among in written):
+            return True
+        for snapshot_id in snapshots if kind.flight == "stats.file_columns" else ():
+            self._requested.setdefault(snapshot_id, _Among()).add(*about)
+        return False
+
+    def place_of(self, snapshot_id: int, column_ids: Sequence[int], file_paths: Sequence[str]) -> SegmentPlace | None:
+        """The place into which executors write the rows about columns of files; None if they are few, or rows about
+        the same targets were taken before, or there is none."""
+        if self.least_rows is None or len(column_ids) * len(file_paths) <= self.least_rows:
+            return None
+        placed, taken = (each.setdefault(snapshot_id, _Among()) for each in (self._placed, self._requested))
+        if placed.may_have(column_ids, file_paths) or taken.may_have(column_ids, file_paths):
+            return None
+        place = self._find_place()
+        if place is not None:
+            placed.add(column_ids, file_paths)
+        return place
+
+    def add(self, flight: str, snapshot_id: int, written: Written) -> None:
+        """Hands a file over that an executor has written.
+
+        Raises:
+            StatflightError: The server does not take it.
+        """
+        self._rows += written.row_count
+        self._written_by_others[snapshot_id] = self._placed[snapshot_id]
+        self._hand_over(Kind(flight, extra=False, whole=False, checked=True), snapshot_id, written)
 
     def requested(self, flight: str) -> list[pa.Table]:
         """The rows of a flight that were requested, and wait."""
@@ -140,31 +200,41 @@ class FileRows:
         except StatflightError as error:  # the server says what is wrong with them
             log.info("rows of files are put instead of written: %s", error)
             return rows
-        if (written := made.written) is not None:
-            about = {"table": kind.flight, "extra": kind.extra, "whole": kind.whole, "snapshot_id": snapshot_id}
-            file = {"file": written.name, "digest": written.digest, "size_bytes": written.size_bytes}
+        if made.written is not None:
             try:
-                self._act("add_segment", self._key | about | file | {"rows": written.row_count}, 10 * ACTION_SECONDS)
+                self._hand_over(kind, snapshot_id, made.written)
             except BaseException:
-                maker.discard(written)
+                maker.discard(made.written)
                 raise
         left: pa.Table = made.repeated
         return left
 
-    def _maker(self, snapshot_id: int) -> Any:
-        """The maker of a snapshot's segments; None if this worker does not share the server's directory."""
-        from store.segment_making import SegmentMaker  # loads DuckDB, which small captures do without
+    def _hand_over(self, kind: Kind, snapshot_id: int, written: Written) -> None:
+        about = {"table": kind.flight, "extra": kind.extra, "whole": kind.whole, "snapshot_id": snapshot_id}
+        file = {"file": written.name, "digest": written.digest, "size_bytes": written.size_bytes}
+        self._act("add_segment", self._key | about | file | {"rows": written.row_count}, 10 * ACTION_SECONDS)
 
-        if self._place is None:
+    def _find_place(self) -> SegmentPlace | None:
+        """The server's directory of segments; None if it has none, so that all rows are put."""
+        if self._place is None and self.least_rows is not None:
             try:
                 (answer,) = self._act("segment_place", self._key, ACTION_SECONDS)
             except StatflightError as error:
                 log.info("the server has no place for segments: %s", first_line(error))
                 self.least_rows = None
                 return None
-            self._place = Path(answer["directory"]), answer["owner"]
+            self._place = SegmentPlace(answer["directory"], answer["owner"])
+        return self._place
+
+    def _maker(self, snapshot_id: int) -> Any:
+        """The maker of a snapshot's segments; None if this worker does not share the server's directory."""
+        from store.segment_making import SegmentMaker  # loads DuckDB, which small captures do without
+
+        place = self._find_place()
+        if place is None:
+            return None
         if snapshot_id not in self._makers:
-            self._makers[snapshot_id] = SegmentMaker.open(*self._place)
+            self._makers[snapshot_id] = SegmentMaker.open(Path(place.directory), place.owner)
         if self._makers[snapshot_id] is None:
             self.least_rows = None  # nor for what comes
         return self._makers[snapshot_id]

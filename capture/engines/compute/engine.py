@@ -24,7 +24,7 @@ from capture.engines.compute.runner import Runner
 from capture.engines.compute.selections import Whole, selection_of
 from capture.engines.compute.table_scan import Key, ScanProgress, TableScan, sketches_of
 from capture.spec import Engine, FileSketches, Sampling, impossible
-from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Mode, Outcome, Sink
+from capture.spi import Capabilities, CaptureEngine, CaptureRequest, CaptureResult, Mode, Outcome, Sink, Writing
 from store.model import logical_types
 from store.model.errors import Cancelled
 from store.model.logical_types import HASHED, NESTED, Kind
@@ -147,7 +147,7 @@ class ComputeEngine(CaptureEngine):
         begun = time.monotonic()
         table, spec = requests[0].table, requests[0].spec
         scan = TableScan(requests, self.file_sketches)
-        rows = Rows(table, LOCAL, requests[0].mode)
+        rows = Rows(table.described, LOCAL, requests[0].mode)
         progress(0.0, f"planning {table.schema}.{table.name}")
         plan = plan_of(scan, spec.partitions)
         return self._pass(_Pass(requests, scan, rows, plan, sink, progress, begun))
@@ -173,7 +173,7 @@ class ComputeEngine(CaptureEngine):
         results: dict[int, CaptureResult] = {}
         for done, part in enumerate(parts):
             scan = TableScan(part, self.file_sketches)
-            rows = Rows(scan.table, LOCAL, part[0].mode)
+            rows = Rows(scan.table.described, LOCAL, part[0].mode)
             progress = _of_part(one.progress, done, len(parts))
             answers = self._pass(_Pass(part, scan, rows, one.plan, one.sink, progress, time.monotonic()))
             results |= zip(map(id, part), answers, strict=True)
@@ -189,7 +189,8 @@ class ComputeEngine(CaptureEngine):
         scanned = ScanProgress(one.progress)
         scanned.start(tasks, reused)
         choice = self._choice(one, selection.rows_at_most(new))
-        runner = Runner(self.spark, choice, scan.work, scanned.report, one.notes)
+        work = replace(scan.work, writing=_writing(one, choice, [task for _, task in new]))
+        runner = Runner(self.spark, choice, work, scanned.report, one.notes)
         waves = selection.waves(new, runner)
         _put_stored(one, known, [tasks[at] for at in reused])
         _fold(one, waves, tasks, reused, scanned)
@@ -239,7 +240,7 @@ class ComputeEngine(CaptureEngine):
 
         wanted = sketches_of(requests)
         lt, part, size = executors.evaluated(self.spark, tasks, text, columns, table.columns.columns, wanted, report)
-        rows = Rows(table, SPARK, requests[0].mode)
+        rows = Rows(table.described, SPARK, requests[0].mode)
         rows.expression(target, lt, part, Coverage(part.row_count, len(tasks), size))
         _flush(rows, sink)
         attributes: dict[str, object] = {"execution": "spark", "files": len(tasks)}
@@ -307,6 +308,22 @@ class _Pass:
         return self.requests[0]
 
 
+def _writing(one: _Pass, choice: Choice, tasks: Sequence[ScanTask]) -> Writing | None:
+    """How executors write the rows of files. None if there are none, or this process makes these rows: few ones, those
+    that are compared with metadata, and those of files that are listed twice."""
+    scan = one.scan
+    if not choice.on_spark or scan.sampled or not scan.work.column_ids or scan.stated is not None:
+        return None
+    paths = list(dict.fromkeys(task.file_path for task in tasks))
+    if len(paths) < len(tasks):
+        return None
+    place = one.sink.segment_place(scan.table, scan.work.column_ids, paths)
+    if place is None:
+        return None
+    types = {i: scan.types[i].text for i in scan.work.column_ids}
+    return Writing(place, scan.table.described, one.rows.mode, one.rows.now, types, scan.keeping)
+
+
 def _batch_of(request: CaptureRequest) -> tuple[object, ...]:
     """Key of the requests that are captured together."""
     target, spec = request.target, request.spec
@@ -344,8 +361,10 @@ def _fold(
         for answer in wave:
             if answer.engine_id == SPARK:
                 rows.engine_id = SPARK
+            for flight, written in answer.written:
+                one.sink.add_segment(flight, scan.table, written)
             by_task.setdefault(answer.task, []).append(answer)
-        scanned.done(by_task)
+        scanned.done(answer.task + at for answer in wave for at in range(answer.files))
         scan.take(by_task, tasks, rows)
         if rows.pending >= _FLUSH_ROWS:
             _flush(rows, one.sink)

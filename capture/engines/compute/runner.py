@@ -46,8 +46,8 @@ class Runner:
         cores = self.spark.cores if self.choice.on_spark else threads
         if len(numbered) >= _PIECES_PER_CORE * cores:
             return self._computed(numbered, threads)
-        pieces = Pieces(numbered)
-        return pieces.joined(self._computed(pieces.tasks, threads))
+        pieces, of_pieces = Pieces(numbered), replace(self.work, writing=None)  # none has the rows of a whole file
+        return pieces.joined(replace(self, work=of_pieces)._computed(pieces.tasks, threads))
 
     def _computed(self, numbered: Sequence[Numbered], threads: int) -> Iterator[list[Answer]]:
         if self.choice.overlapped:

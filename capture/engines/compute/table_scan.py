@@ -11,9 +11,9 @@ from typing import Any, Final
 from capture.compute import fold as incremental
 from capture.compute import functional_dependencies as dependencies
 from capture.compute.file_scan import Answer, Work
-from capture.compute.file_sketches import kept
-from capture.compute.fold import Fold, Known
-from capture.compute.partial import Partial, SketchSelection
+from capture.compute.file_sketches import Keeping
+from capture.compute.fold import TUPLES, Fold, Known
+from capture.compute.partial import SketchSelection
 from capture.compute.stat_rows import Coverage, Rows
 from capture.connectors.spi import ScanTask
 from capture.engines.compute.contradictions import StatedFiles
@@ -21,7 +21,6 @@ from capture.spec import FileSketches, Sampling
 from capture.spi import CaptureRequest, Sink
 from store.model import logical_types
 from store.model.freshness import WHOLE_TABLE
-from store.model.logical_types import Kind, LogicalType
 from store.model.targets import TargetKind
 from store.model.units import bytes_text
 
@@ -36,8 +35,8 @@ class _Read:
     rows: int = 0
     size_bytes: int = 0
 
-    def add(self, path: str, rows: int, size_bytes: int) -> None:
-        self.paths.add(path)
+    def add(self, paths: Iterable[str], rows: int, size_bytes: int) -> None:
+        self.paths.update(paths)
         self.rows, self.size_bytes = self.rows + rows, self.size_bytes + size_bytes
 
     @property
@@ -70,9 +69,8 @@ class TableScan:
         all_ids = sorted({*columns, *(i for group in groups for i in group)})
         self.types = {i: logical_types.parse(self.table.by_id[i].logical_type) for i in all_ids}
         keys: list[Key] = [*((i,) for i in columns), *groups]
-        tuples = LogicalType(Kind.STRUCT)
-        self.folds = {key: Fold(self.types[key[0]] if len(key) == 1 else tuples) for key in keys}
-        self.members = {i: Fold(tuples) for group in groups for i in group}
+        self.folds = {key: Fold(self.types[key[0]] if len(key) == 1 else TUPLES) for key in keys}
+        self.members = {i: Fold(TUPLES) for group in groups for i in group}
         self.errors: dict[Key, list[str]] = {key: [] for key in keys}
         self.row_groups = dict.fromkeys(keys, 0)
         self.read = {key: _Read() for key in keys}
@@ -135,40 +133,39 @@ class TableScan:
         """Folds answers, by task index, in file order as far as possible, removes them, and adds the rows of files."""
         while self.taken in answers:
             at = self.taken
-            task = tasks[at]
-            for answer in answers.pop(at):
-                self._fold(answer, task, rows)
-            self.taken += 1
+            of_task = answers.pop(at)
+            for answer in of_task:
+                self._fold(answer, tasks[at : at + answer.files], rows)
+            self.taken += of_task[0].files if of_task else 1
 
-    def _fold(self, answer: Answer, task: ScanTask, rows: Rows) -> None:
+    def _fold(self, answer: Answer, tasks: Sequence[ScanTask], rows: Rows) -> None:
         if answer.column_id is None and len(answer.column_ids) == 1 and answer.partial:
-            self.members[answer.column_ids[0]].add(answer.partial)
+            self.members[answer.column_ids[0]].add(answer.partial, at=answer.task, files=answer.files)
             return
         key = answer.column_ids if answer.column_id is None else (answer.column_id,)
         if answer.partial is None:
             self.errors[key].append(answer.error)
             return
         reused = answer.task in self.reused
-        self.folds[key].add(answer.partial, answer.size_bytes, reused)
+        self.folds[key].add(answer.partial, answer.size_bytes, reused, answer.task, answer.files)
         self.row_groups[key] += max(answer.row_groups, 1)  # a file of a format without row groups counts as one
         if not reused:
-            self.read[key].add(task.file_path, answer.partial.row_count, answer.size_bytes)
-        if answer.column_id is None or reused:
+            paths = (task.file_path for task in tasks)
+            self.read[key].add(paths, answer.partial.row_count, answer.size_bytes)
+        if answer.column_id is None or reused or answer.is_written:
             return
+        (task,) = tasks
         lt, contradiction = self.types[answer.column_id], self._contradiction(answer, task)
         if not self.sampled:
-            kept = self._kept(answer.column_id, answer.partial, answer.size_bytes, task.file_path)
-            rows.file_column(task, answer.column_id, lt, answer, kept, contradicted=bool(contradiction))
+            kept = self.keeping.of(answer.column_id, answer.partial, answer.size_bytes, task.file_path)
+            rows.file_column(task.file_path, task.fingerprint, lt, answer, kept, contradicted=bool(contradiction))
         elif contradiction:
             rows.withdraw(answer.column_id, lt, task.file_path)
 
-    def _kept(self, column_id: int, part: Partial, size_bytes: int, path: str) -> Partial | None:
-        """The statistics of a column of a file that later captures reuse; None if none are kept."""
-        if self.file_sketches is FileSketches.NONE:
-            return None
-        if self.file_sketches is FileSketches.FULL or column_id in self.uncut:
-            return part
-        return kept(part, size_bytes, self.files_total, path, len(self.table.by_id))
+    @property
+    def keeping(self) -> Keeping:
+        """Which sketches of files are kept."""
+        return Keeping(self.file_sketches, self.uncut, self.files_total, len(self.table.by_id))
 
     def _contradiction(self, answer: Answer, task: ScanTask) -> str:
         """The difference between metadata and data of a column of a file, which is remembered; empty if none."""
