@@ -44,6 +44,7 @@ class Listing:
         whole: The table's record says that there are no other files.
         buckets: Column id → its partition fields with bucket transforms, which no bounds stand for.
         covered: Condition on the rows of a column → whether each file has such a row; filled by scans.
+        measured: Ids of columns → whether the bytes of one of them are known in any file; filled by scans.
     """
 
     generation: int
@@ -56,6 +57,7 @@ class Listing:
     whole: bool
     buckets: Mapping[int, Sequence[Bucket]]
     covered: dict[str, bool] = field(default_factory=dict)
+    measured: dict[frozenset[int], bool] = field(default_factory=dict)
 
 
 class Listings:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from flight_server.planning import file_keys
 from flight_server.planning.listings import UNITS, Listing, data_files, sums
 from flight_server.planning.slices import WHOLE, Slice
-from store.duckdb.arrow_sql import query
+from store.duckdb.arrow_sql import query, quoted
 from store.duckdb.database import Connection
 from store.history.file_spans import listed_rows
 from store.model.freshness import is_whole_sql
@@ -47,6 +47,7 @@ SCHEMA: Final = pa.schema(
 _ALL, _SOME = "ALL", "SOME"
 _MANY_FILES: Final = 250_000
 _DECIDED: Final = "scan_decided"  # temporary table of a plan's cursor
+_NAMED_FILES: Final = 200  # that a query names, so that segments skip the row groups of all others
 
 Having: TypeAlias = Callable[[pa.Table, Column, Sequence[Scalar]], pa.Table | None]
 
@@ -77,6 +78,7 @@ class Query:
         """Ids of the columns that the condition names."""
         self._condition = pruning.undecided() if condition is not None and listing.facts.merges_rows else condition
         self._counted = counted
+        self._among = "TRUE"  # a condition on the rows `s` of the files that are kept
         self._files = data_files(table_key, listing.positions)
 
     def kept(self, read: Collection[int] | None, added: Sequence[str] = (), most: int | None = None) -> pa.Table | None:
@@ -148,12 +150,14 @@ class Query:
     def parts(self) -> tuple[str, str, list[Any]]:
         """A condition that holds if every row of a file matches, FROM and WHERE clauses of the files `f` that are kept,
         and the parameters of these clauses."""
-        files = f"FROM (SELECT s.* {self._files} AND {self._slice.condition}) f"
+        joins, parameters = "", []  # type: str, list[Any]
+        if self._condition is not None:
+            joins, parameters = self._joined(self._condition.columns)
+            if self._is_decided_first():
+                joins, parameters = self._decided(parameters), []
+        files = f"FROM (SELECT s.* {self._files} AND {self._slice.condition} AND {self._among}) f"
         if self._condition is None:
             return "TRUE", files, []
-        joins, parameters = self._joined(self._condition.columns)
-        if self._is_decided_first():
-            joins, parameters = self._decided(parameters), []
         return self._condition.all, f"{files}{joins} WHERE {self._condition.may}", parameters
 
     def _is_decided_first(self) -> bool:
@@ -173,17 +177,29 @@ class Query:
         facts = pruning.facts_sql(columns, f"{self._rows(columns)} AND {self._slice.condition}", columns)
         found = f"SELECT * FROM ({facts}) WHERE {self._condition.may}"
         self._cursor.execute(f"CREATE OR REPLACE TEMP TABLE {_DECIDED} AS {found}", list(parameters))
+        paths = self._cursor.execute(f"SELECT file_path FROM {_DECIDED} LIMIT {_NAMED_FILES + 1}").fetchall()
+        if len(paths) <= _NAMED_FILES:
+            self._among = f"s.file_path IN ({', '.join(quoted(path) for (path,) in paths) or 'NULL'})"
         return f" JOIN {_DECIDED} c0 ON c0.file_path = f.file_path"
 
     def _bytes_of(self, read: Collection[int] | None) -> str:
         """The compressed bytes of columns in a file `f`, null where one's are unknown."""
         if read is None:
             return "f.size_bytes"
+        if not self._is_measured(frozenset(read)):
+            return "NULL::BIGINT"
         return (
             f"(SELECT if(count(s.bytes_scanned) = {len(set(read))},"
             f" TRY_CAST(least(sum(s.bytes_scanned), f.size_bytes) AS BIGINT), NULL) {self._rows(set(read))}"
-            " AND coalesce(s.row_groups_sampled, 0) = 0 AND s.file_path = f.file_path)"
+            f" AND coalesce(s.row_groups_sampled, 0) = 0 AND s.file_path = f.file_path AND {self._among})"
         )
+
+    def _is_measured(self, read: frozenset[int]) -> bool:
+        measured = self._listing.measured
+        if read not in measured:
+            known = f"{self._rows(read)} AND s.bytes_scanned IS NOT NULL"
+            ((measured[read],),) = self._cursor.execute(f"SELECT EXISTS (SELECT 1 {known})").fetchall()
+        return measured[read]
 
     def summary(self, kept: pa.Table) -> dict[str, dict[str, int]]:
         """Files, rows and bytes: all, kept, and skipped by partition values or else by bounds.

@@ -42,10 +42,12 @@ def with_files(app):
     put(app, [row | {"row_count": 10, "null_count": 0} for row in rows], "stats.file_columns")
 
 
-@pytest.fixture(params=["joined", "decided first"])
+@pytest.fixture(params=["joined", "decided first", "named"])
 def app(request, monkeypatch):
-    if request.param == "decided first":  # as conditions on one column of many files are
+    if request.param != "joined":  # as conditions on one column of many files are
         monkeypatch.setattr(scan_query, "_MANY_FILES", 0)
+    if request.param == "decided first":  # of which a condition keeps many
+        monkeypatch.setattr(scan_query, "_NAMED_FILES", 0)
     with app_in(fill=with_files) as app:
         yield app
 
