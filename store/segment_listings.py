@@ -199,10 +199,14 @@ class SegmentListing(StagedListing):
             among = "NOT IN (SELECT file FROM {removed})" if self._gone.num_rows else "IS NOT NULL"
             keep = f"t.{file} {among}"
         with self._database.reading() as cursor:
-            found = staged.matches(cursor, self._stored_sql(cursor), keep_complete=keep, removed=self._gone)
-        row, rid, same = (found[name].to_numpy() for name in ("row_no", "rid", "same"))
+            fills = self._mode is PutMode.FILL
+            found = staged.matches(
+                cursor, self._stored_sql(cursor), keep_complete=keep, fills=fills, removed=self._gone
+            )
+        row, rid = (found[name].to_numpy() for name in ("row_no", "rid"))
+        same, relabelled = (found[name].to_numpy().astype(np.bool_) for name in ("same", "relabelled"))
         is_own = self._is_own & ~removed[row]
-        stays = same.astype(np.bool_) | (is_own & (self._mode is PutMode.FILL))
+        stays = same | (is_own & ~relabelled & fills)
         done[row[stays]] = True
         self._replaced = int((is_own & ~stays).sum())
         for is_kept, ids, rows in ((stays, self._kept, self._kept_rows), (~stays, self._ended, self._ended_rows)):

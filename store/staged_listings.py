@@ -220,11 +220,12 @@ class StagedListing:
         if self._has_rows or known.any():
             found = self._matches(connection, staged, mode, known)
             row, rid, state = (found[name].to_numpy() for name in ("row_no", "rid", "state"))
-            same = found["same"].to_numpy().astype(np.bool_)
+            same, relabelled = (found[name].to_numpy().astype(np.bool_) for name in ("same", "relabelled"))
             live = state != _ENDED
             again = live & (known[row] | (state >= _REQUESTED))
             own = live & ~again & self._is_own
-            other = live & ~same & ~((again | own) & (mode is PutMode.FILL))
+            is_there = again | (own & ~relabelled)
+            other = live & ~same & ~(is_there & (mode is PutMode.FILL))
             self._refuse(connection, staged, mode, found, other & again, other & own)
             done[row[live & ~other]] = True
             reopened = ~live & same & ~done[row]
@@ -256,16 +257,16 @@ class StagedListing:
             f" ELSE {_ENDED} END AS state, t.* FROM {self._physical} t WHERE t.table_key = {self.table_key}"
             f" AND t.to_pos IN ({self._pos}, {OPEN_END})"
         )
-        keep = f"t.from_pos < {self._pos}" if is_own else None
+        keep, fills = f"t.from_pos < {self._pos}" if is_own else None, mode is PutMode.FILL
         if known.any():
-            return staged.matches(connection, stored, ("state",), keep_complete=keep)
+            return staged.matches(connection, stored, ("state",), keep_complete=keep, fills=fills)
         stored += f" AND t.from_pos < {self._pos}"  # one row at most of each target
         # files usually come in the order in which they were stored, and DuckDB reads only the row groups of these ids
         nearby = f" AND t.rowid BETWEEN {self._near - _NEAR_ROWS} AND {self._near + 2 * _NEAR_ROWS}"
-        found = staged.matches(connection, stored + nearby, ("state",), keep_complete=keep)
+        found = staged.matches(connection, stored + nearby, ("state",), keep_complete=keep, fills=fills)
         if found.num_rows == staged.rows.num_rows:
             return found
-        return staged.matches(connection, stored, ("state",), keep_complete=keep)
+        return staged.matches(connection, stored, ("state",), keep_complete=keep, fills=fills)
 
     def _refuse(
         self, connection: Connection, staged: Staged, mode: PutMode, found: pa.Table, again: Mask, own: Mask

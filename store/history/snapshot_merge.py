@@ -31,7 +31,8 @@ from store.model.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes, first_
 from store.model.schemas import COUNTS, DISTRIBUTION
 from store.model.sketches import is_partial
 
-_NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": pa.chunked_array([], pa.bool_()), "part": NONE})
+_NONE_TRUE = pa.chunked_array([], pa.bool_())
+_NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": _NONE_TRUE, "relabelled": _NONE_TRUE, "part": NONE})
 # Current rows, rows of the history, copies at the put's snapshots, rows that begin after one of them.
 _CURRENT, _HISTORY, _COPIES, _LATER = 2, 3, 4, 5
 _ANY = (_CURRENT, _HISTORY)
@@ -82,16 +83,19 @@ class SnapshotMerge:
         if self.mode is PutMode.CAPTURE and self.is_grouped and not self.having.isdisjoint((0, 1)):
             self._keep_distributions(connection)
         stored = self._matches(connection)
-        other = stored.filter(pc.invert(stored["same"]))
+        if self.is_grouped and pc.any(stored["relabelled"]).as_py():
+            self._keep_distributions(connection)
+            stored = self._matches(connection)
+        is_settled = stored["same"]
+        if self.mode is PutMode.FILL:
+            is_settled = pc.invert(stored["relabelled"])
+        settled, other = stored.filter(is_settled), stored.filter(pc.invert(is_settled))
         if self.mode is PutMode.CREATE and other.num_rows:
             first = other.slice(0, 1).to_pylist()[0]
             staged.refuse(connection, self.tables[first["part"]], first["row_no"], first["rid"])
-        settled = stored if self.mode is PutMode.FILL else stored.filter(stored["same"])
         fresh = staged.without(settled["row_no"])
-        replaced = 0
-        if self.mode is not PutMode.FILL:
-            replaced = other.num_rows
-            self._delete(connection, other)
+        replaced = other.num_rows
+        self._delete(connection, other)
         if self.mode is PutMode.REPLACE_SNAPSHOT and not self.having.isdisjoint((0, 1)):
             self._delete_absent(connection, stored)
         in_place = replaced == fresh.num_rows and pc.all(pc.equal(other["part"], 0), min_count=0).as_py()
@@ -128,7 +132,8 @@ class SnapshotMerge:
             return _NOTHING
         keep = "true" if self.mode is PutMode.CAPTURE else None
         stored = self._stored(self.staged.scope(snapshots=True), self.having)
-        return self.staged.matches(connection, stored, ("part",), keep_complete=keep)
+        fills = self.mode is PutMode.FILL
+        return self.staged.matches(connection, stored, ("part",), keep_complete=keep, fills=fills)
 
     def _keep_distributions(self, connection: Connection) -> None:
         """Completes captured rows without distinct counts by the distribution that is stored for the same snapshot, so

@@ -89,20 +89,18 @@ class SpanMerge:
         fresh = staged.rows
         if pc.any(pc.greater_equal(self.listings["last"], 0)).as_py():
             stored = self._matches(connection)
-            other = stored.filter(pc.and_not(stored["own"], stored["same"]))
+            is_settled = stored["same"]
+            if self.mode is PutMode.FILL:
+                is_settled = pc.invert(stored["relabelled"])
+            other = stored.filter(pc.and_not(stored["own"], is_settled))
             if self.mode is PutMode.CREATE and other.num_rows:
                 staged.refuse(connection, self.physical, other["row_no"][0].as_py(), other["rid"][0].as_py())
             # an existing listing is compared with its own rows; a new one continues equal rows of the one before
-            settled = (
-                stored.filter(stored["own"])
-                if self.mode is PutMode.FILL
-                else stored.filter(pc.and_(stored["own"], stored["same"]))
-            )
+            settled = stored.filter(pc.and_(stored["own"], is_settled))
             unchanged = settled.num_rows
             carried = stored.filter(pc.and_not(stored["same"], stored["own"]))
             done = pa.chunked_array([*settled["row_no"].chunks, *carried["row_no"].chunks], pa.int64())
-            if self.mode is not PutMode.FILL:
-                replaced, doomed = other.num_rows, other["rid"]
+            replaced, doomed = other.num_rows, other["rid"]
             has_own = self.listings["own"].null_count < self.listings.num_rows
             if has_own and len(done) < staged.rows.num_rows:
                 extended, done = self._extended(connection, done)
@@ -144,7 +142,10 @@ class SpanMerge:
 
     def _matches(self, connection: Connection) -> pa.Table:
         keep = "t.own" if self.mode is PutMode.CAPTURE else None
-        return self.staged.matches(connection, self._in_listing(), ("own",), keep_complete=keep, listings=self.listings)
+        fills = self.mode is PutMode.FILL
+        return self.staged.matches(
+            connection, self._in_listing(), ("own",), keep_complete=keep, fills=fills, listings=self.listings
+        )
 
     def _extended(self, connection: Connection, done: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         """Finds equal rows that end at the listing before: a listing in several puts extends them instead of storing

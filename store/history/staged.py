@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from store.duckdb.arrow_sql import execute, query, within
 from store.duckdb.layout import GROUPED, Connection, record_columns, stored_columns
-from store.model.freshness import CONTRADICTED
+from store.model.freshness import CONTRADICTED, UNCONFIRMED
 from store.model.puts import IDENTITY, contradicts, cosmetic, once
 from store.model.sketches import is_partial_sql
 
@@ -76,6 +76,7 @@ class Staged:
         more: Sequence[str] = (),
         *,
         keep_complete: str | None = None,
+        fills: bool = False,
         **tables: pa.Table,
     ) -> pa.Table:
         """Joins the staged rows with the stored rows of the same targets.
@@ -85,11 +86,12 @@ class Staged:
             more: Further columns of the subquery to return.
             keep_complete: SQL condition on the stored row `t` under which a COMPLETE stored row counts as the same as a
                 PARTIAL staged one, unless only that one is CONTRADICTED; None for never.
+            fills: Find `relabelled` rows.
             tables: Arrow tables that the subquery reads.
 
         Returns:
             For each pair: `row_no` of the staged row, `rid` of the stored one, `same` (true if their content is equal),
-            and the columns `more`.
+            `relabelled` (true if the engine of both doubts the one and not the other), and the columns `more`.
         """
         same = " AND ".join(
             f's."{n}" IS NOT DISTINCT FROM t."{n}"' if n in self.given else f't."{n}" IS NULL' for n in self.content
@@ -103,11 +105,22 @@ class Staged:
                 )
             same = f"({same or 'true'}) OR ({kept})"
         further = "".join(f", t.{name}" for name in more)
+        relabelled = self._is_relabelled() if fills else "false"
         sql = (
-            f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same{further} FROM {{staged}} s"
+            f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same, {relabelled} AS relabelled{further} FROM {{staged}} s"
             f" JOIN ({stored}) t ON {self.same_target('s', 't')}"
         )
         return query(connection, sql, staged=self.numbered, **tables)
+
+    def _is_relabelled(self) -> str:
+        """SQL that is true if the engine that stored a row `t` is that of the staged row `s`, and takes the writer of
+        its bounds for known now and not then, or the reverse."""
+        if not {"engine_id", "confidence_level"} <= set(self.columns) or "engine_id" not in self.given:
+            return "false"
+        now = "s.confidence_level" if "confidence_level" in self.given else "NULL"
+        either = f"((t.confidence_level = {UNCONFIRMED} AND {now} IS NULL)"
+        either += f" OR (t.confidence_level IS NULL AND {now} = {UNCONFIRMED}))"
+        return f"coalesce(t.engine_id = s.engine_id AND {either}, false)"
 
     def same_target(self, staged: str, stored: str) -> str:
         """SQL condition that is true if a staged and a stored row are about the same target."""

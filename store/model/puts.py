@@ -56,7 +56,9 @@ class PutMode(StrEnum):
     CREATE = "create"  # other content for a stored target is a conflict
     UPSERT = "upsert"
     REPLACE_SNAPSHOT = "replace_snapshot"
-    FILL = "fill"  # stores missing records only; for results that a capture was not asked for
+    FILL = "fill"
+    """Stores missing records only, for results that a capture was not asked for; and those whose engine has stored them
+    when it took the writer of their bounds for known and does not now, or the reverse (UNCONFIRMED)."""
     CAPTURE = "capture"  # upsert, but a PARTIAL record does not replace a COMPLETE one of its snapshot and target
 
 

@@ -120,3 +120,37 @@ def test_a_sample_has_bounds_of_known_writers_only(store, lake, root):
     write(root / "t/unknown.parquet", list(range(900)))
     store.capture(lake, "lake", "default", "t", targets=[Target.column(1)], **how)
     assert (column(store)["min"], column(store)["max"]) == ("0", "899")
+
+
+@pytest.mark.parametrize("is_appended", [False, True])
+def test_stored_bounds_follow_the_setting_once_they_are_captured_again(root, tmp_path, is_appended):
+    doubted, sure = ("PLANNING", UNCONFIRMED, None, None), ("PRUNING", None, True, True)
+    for number, (patterns, expected) in enumerate((([], doubted), (["acme*"], sure), ([], doubted))):
+        known_writers.trust(patterns)  # as another process
+        if is_appended:
+            write(root / f"t/another{number}.parquet", [7])
+        connector = open_connector(ConnectorConfig("lake", "parquet", str(root)))
+        try:
+            with LocalStore(tmp_path / "stats.duckdb") as store:
+                store.capture(connector, "lake", "default", "t", targets=[Target.table()])
+                found = column(store), files(store)
+        finally:
+            known_writers.trust([])
+            connector.close()
+        assert (label(found[0]), label(found[1]["unknown"])) == (expected, expected)
+        assert label(found[1]["known"]) == sure
+
+
+def test_a_scan_is_kept_though_the_setting_changes_with_it(root, tmp_path):
+    for patterns, targets in (([], [Target.table()]), (["acme*"], None), ([], [Target.table()])):
+        known_writers.trust(patterns)
+        connector = open_connector(ConnectorConfig("lake", "parquet", str(root)))
+        try:
+            with LocalStore(tmp_path / "stats.duckdb") as store:
+                store.capture(connector, "lake", "default", "t", **({} if targets is None else {"targets": targets}))
+                row = column(store)
+        finally:
+            known_writers.trust([])
+            connector.close()
+    assert (row["engine_id"], row["ndv"]) == ("local", 4.0)
+    assert label(row) == ("PRUNING", None, True, True)

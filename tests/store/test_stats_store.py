@@ -19,6 +19,7 @@ from store.history.file_listings import ListingChanged
 from store.history.file_spans import rows_of
 from store.invariants import checks, violations
 from store.model.errors import Conflict, InvalidArgument, NotFound, StatflightError
+from store.model.freshness import CONTRADICTED, UNCONFIRMED
 from store.model.schemas import THETA
 from store.model.targets import Target, TargetKind
 from store.segment_listings import SegmentListing
@@ -118,6 +119,41 @@ def test_rows_of_another_table_of_the_name_are_refused(duck, many, monkeypatch):
     assert duck.count(new, 1, TargetKind.FILE) == 0
     put(duck, "stats.files", files("new", None, ""))
     assert duck.count(new, 1, TargetKind.FILE) == 3
+
+
+@pytest.mark.parametrize("kind", [None, StagedListing, SegmentListing])
+def test_fill_replaces_what_its_engine_doubts_now_or_no_more(duck, kind):
+    duck.database.segments.cells = 1 if kind is SegmentListing else None
+
+    def fill(**given: tuple[str, float | None]) -> None:
+        named = (
+            {"file_path": file, "engine_id": engine, "confidence_level": at} for file, (engine, at) in given.items()
+        )
+        table = rows(
+            "stats.file_columns", *({"column_id": 1, "min": "1", "logical_type": "INT"} | row for row in named)
+        )
+        each = Put("stats.file_columns", table, PutMode.FILL)
+        if kind is None:
+            duck.put([each])
+            return
+        listing = duck.stage([each], kind=kind)
+        listing.add(table, PutMode.FILL)
+        listing.settle()
+        duck.database.write(lambda connection: duck.put_in(connection, (), staged=[listing]))
+
+    fill(
+        doubted=("native", UNCONFIRMED), known=("native", None), scanned=("local", None), wrong=("native", CONTRADICTED)
+    )
+    fill(
+        doubted=("native", None), known=("native", UNCONFIRMED), scanned=("native", UNCONFIRMED), wrong=("native", None)
+    )
+    found = duck.rows(duck.catalog.get("c.s.t"), 1, "stats.file_columns").to_pylist()
+    assert {row["file_path"]: (row["engine_id"], row["confidence_level"]) for row in found} == {
+        "doubted": ("native", None),
+        "known": ("native", UNCONFIRMED),
+        "scanned": ("local", None),
+        "wrong": ("native", CONTRADICTED),
+    }
 
 
 def test_no_table_is_registered_with_the_key_of_one_that_was_dropped_during_a_put(duck):
