@@ -20,17 +20,23 @@ SKETCHED_BUCKETS = 32  # a bucket has 1/32 of the rows, more if a frequent value
 DEEP = 1.5  # depth above which a bucket surely ends in a frequent value
 _WHOLE = frozenset({"INT", "DATE", "BOOLEAN"})  # types whose values lie one unit apart
 _UNITS = 8  # units per bar above which bars may cut through a unit: the error no longer shows
+_LEAST_BUCKETS = 6  # of which the tails are cut
 _INFINITE = frozenset({"Infinity", "-Infinity"})
 _SAFE = 2.0**53  # integers up to here are exact as floats
 
 
 class Bar(NamedTuple):
-    """Rows between two points of the number line, both included when `is_value` (one value) or of a whole type."""
+    """Rows between two points of the number line, both included when `is_value` (one value) or of a whole type.
+
+    Attributes:
+        is_tail: True for the first or the last bar if it is as wide as all others together, or wider.
+    """
 
     low: float
     high: float
     rows: float
     is_value: bool = False
+    is_tail: bool = False
 
 
 def position(text: str | None, logical_type: str) -> float | None:
@@ -78,7 +84,13 @@ def text_at(point: float, logical_type: str) -> str:
 
 
 def bars(
-    buckets: Sequence[Row], logical_type: str, bins: int, ndv: float | None = None, common: Iterable[Row] = ()
+    buckets: Sequence[Row],
+    logical_type: str,
+    bins: int,
+    ndv: float | None = None,
+    common: Iterable[Row] = (),
+    *,
+    cut_tails: bool = False,
 ) -> list[Bar]:
     """The rows of an equi-depth histogram as at most `bins` bars.
 
@@ -86,10 +98,13 @@ def bars(
         buckets: Rows of `stats.histograms` of one column, in order.
         ndv: The number of distinct values; None if unknown.
         common: Rows of `stats.most_common_values` of the column.
+        cut_tails: An outermost bucket that is wider than what lies between the two becomes one bar, so that few
+            outliers do not press all other rows into one.
 
     Returns:
-        A bar for each value if there are few; otherwise bars of equal width, in whole units for integers and dates;
-        nothing for a type without a number line. Infinite values are left out (`infinite` has them).
+        A bar for each value if there are few; otherwise bars of equal width, in whole units for integers and dates,
+        and tails that are cut; nothing for a type without a number line. Infinite values are left out (`infinite` has
+        them).
     """
     buckets = [row for row in buckets if not {row["lower"], row["upper"]} & _INFINITE]
     ranges = _ranges(buckets, logical_type)
@@ -104,11 +119,60 @@ def bars(
     whole = logical_type.partition("(")[0] in _WHOLE and max(abs(start), abs(end)) < _SAFE
     if ndv is not None and ndv <= len(frequent) <= bins:  # all values are known
         spikes, spreads = frequent, []
+    if cut_tails and (spreads or len(spikes) > bins):
+        cuts = _long_tails(ranges)
+        if cuts != (None, None):
+            return _cut_bars((start, end), cuts, bins, spikes, spreads, whole)
+    return _linear_bars(start, end, bins, spikes, spreads, whole)
+
+
+def _linear_bars(
+    start: float, end: float, bins: int, spikes: Mapping[float, float], spreads: Sequence[_Spread], whole: bool
+) -> list[Bar]:
+    """Bars of equal width, or one for each value."""
     if whole:
         return _unit_bars(start, end, bins, spikes, spreads)
     if not spreads and len(spikes) <= bins:
         return _value_bars(spikes)
     return _equal_bars(start, end, bins, spikes, spreads)
+
+
+def _long_tails(ranges: Sequence[tuple[float, float]]) -> tuple[float | None, float | None]:
+    """The upper bound of the first bucket and the lower one of the last, each if the bucket is wider than what lies
+    between them; None otherwise."""
+    (start, low), (high, end) = ranges[0], ranges[-1]
+    body = high - low
+    if len(ranges) < _LEAST_BUCKETS or body <= 0:
+        return None, None
+    return (low if low - start > body else None), (high if end - high > body else None)
+
+
+def _cut_bars(
+    ends: tuple[float, float],
+    cuts: tuple[float | None, float | None],
+    bins: int,
+    spikes: Mapping[float, float],
+    spreads: Sequence[_Spread],
+    whole: bool,
+) -> list[Bar]:
+    """A bar for each tail, and bars of equal width for what lies between. A value at a cut lies between."""
+    unit = 1.0 if whole else 0.0
+    low, high = (end if cut is None else cut for end, cut in zip(ends, cuts, strict=True))
+    between = {point: rows for point, rows in spikes.items() if low <= point <= high}
+    body = [spread for spread in spreads if spread[0] >= low and spread[1] <= high]
+    first = low + unit if whole and cuts[0] is not None and low not in between else low  # spreads begin above a cut
+    shown = _linear_bars(first, high, bins - sum(cut is not None for cut in cuts), between, body, whole)
+    left = sum(rows for point, rows in spikes.items() if point < low) + sum(
+        rows for _, upper, rows, _ in spreads if cuts[0] is not None and upper <= low
+    )
+    right = sum(rows for point, rows in spikes.items() if point > high) + sum(
+        rows for lower, _, rows, _ in spreads if cuts[1] is not None and lower >= high
+    )
+    if cuts[0] is not None:
+        shown.insert(0, Bar(ends[0], first - unit, left, is_tail=True))
+    if cuts[1] is not None:
+        shown.append(Bar(high + unit, ends[1], right, is_tail=True))
+    return shown
 
 
 def _ranges(buckets: Sequence[Row], logical_type: str) -> list[tuple[float, float]]:

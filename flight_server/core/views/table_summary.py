@@ -56,8 +56,8 @@ class TableSummary:
         rows = [*self.rows, *([] if self.table is None else [self.table])]
         return {row["schema_hash"] for row in rows if row.get("schema_hash") is not None}
 
-    def bars(self, row: Row, bins: int) -> list[shapes.Bar]:
-        """The histogram of a column as at most `bins` bars."""
+    def bars(self, row: Row, bins: int, *, cut_tails: bool = False) -> list[shapes.Bar]:
+        """The histogram of a column as at most `bins` bars, with long tails cut where that is asked for."""
         column = row["column_id"]
         return shapes.bars(
             self.histograms.get(column, []),
@@ -65,6 +65,7 @@ class TableSummary:
             bins,
             row["ndv"],
             self.common_values.get(column, []),
+            cut_tails=cut_tails,
         )
 
     @property

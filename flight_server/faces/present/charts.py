@@ -40,25 +40,45 @@ def histogram(bars: Sequence[Bar], logical_type: str, label: str, width: int = 4
             tall = max(tall, 1.0)  # keeps the smallest bar visible
         low, high = text_at(bar.low, logical_type), text_at(bar.high, logical_type)
         at = low if low == high else f"{low} … {high}"
+        kind = "bar tail" if bar.is_tail else "bar"
         marks.append(
-            f'<rect class="bar" x="{LEFT + place * step:.1f}" y="{TOP + inner_height - tall:.1f}" '
+            f'<rect class="{kind}" x="{LEFT + place * step:.1f}" y="{TOP + inner_height - tall:.1f}" '
             f'width="{max(step - GAP, 0.5):.1f}" height="{tall:.1f}">'
             f"<title>{_text(at)}: {numbers.count(bar.rows)} rows</title></rect>"
         )
-    labels: list[tuple[float, float, str]] = [(0, bars[0].low, "start"), (len(bars), bars[-1].high, "end")]
-    if len(bars) > 2:
-        middle = len(bars) // 2
-        labels.insert(1, (middle + (0.5 if bars[middle].is_value else 0), bars[middle].low, "middle"))
-    if len(bars) == 1 or bars[0].low == bars[-1].high:
-        labels = labels[:1]
-    texts = [(place, text_at(point, logical_type), anchor) for place, point, anchor in labels]
+    texts = _axis_labels(bars, logical_type)
     if len(texts) == 3 and sum(len(text) + 2 for _, text, _ in texts) * CHARACTER > inner_width:
         del texts[1]  # the three labels would overlap
     words = "".join(
         f'<text x="{LEFT + place * step:.1f}" y="{height - 6}" text-anchor="{anchor}">{_text(text)}</text>'
         for place, text, anchor in texts
     )
-    return _svg("histogram", label, width, height, _frame(width, height, 0.0, top) + "".join(marks) + words)
+    cuts = "".join(
+        f'<path class="cut" d="M{LEFT + place * step - GAP / 2:.1f} {TOP}V{TOP + inner_height}"/>'
+        for place, is_cut in ((1, bars[0].is_tail), (len(bars) - 1, bars[-1].is_tail))
+        if is_cut
+    )
+    return _svg("histogram", label, width, height, _frame(width, height, 0.0, top) + "".join(marks) + cuts + words)
+
+
+def _axis_labels(bars: Sequence[Bar], logical_type: str) -> list[tuple[float, str, str]]:
+    """Labels below the bars: place in bars, text, and where the text is anchored. A tail has both of its ends."""
+    first, last = bars[0], bars[-1]
+    if len(bars) == 1 or first.low == last.high:
+        return [(0, text_at(first.low, logical_type), "start")]
+    ends = [
+        " … ".join(text_at(point, logical_type) for point in points)
+        for points in (
+            (first.low, first.high) if first.is_tail else (first.low,),
+            (last.low, last.high) if last.is_tail else (last.high,),
+        )
+    ]
+    texts = [(0.0, ends[0], "start"), (float(len(bars)), ends[1], "end")]
+    if len(bars) > 2:
+        middle = len(bars) // 2
+        center = middle + (0.5 if bars[middle].is_value else 0)
+        texts.insert(1, (center, text_at(bars[middle].low, logical_type), "middle"))
+    return texts
 
 
 def _extent(values: Sequence[float], expected: Sequence[float]) -> tuple[float, float]:

@@ -329,8 +329,8 @@ def column_values(row: Row, summary: table_summary.TableSummary) -> dict[str, An
 
 
 def bars_of(summary: table_summary.TableSummary, row: Row, bins: int = BINS) -> list[dict[str, Any]]:
-    """The bars of a column's histogram as JSON."""
-    return [bar._asdict() for bar in summary.bars(row, bins)]
+    """The bars of a column's histogram as JSON, with long tails cut."""
+    return [bar._asdict() for bar in summary.bars(row, bins, cut_tails=True)]
 
 
 def to_bars(bars: Iterable[Mapping[str, Any]]) -> list[shapes.Bar]:

@@ -20,12 +20,12 @@ def bucket(low, high, rows):
     return {"lower": low, "upper": high, "row_count": rows}
 
 
-def bars_of(values, kind, bins, ndv=None, common=()):
+def bars_of(values, kind, bins, ndv=None, common=(), **how):
     """Bars of a column with these numbers (days, microseconds), from its sketch."""
     ordered = np.sort(np.asarray(values, np.float64))
     about = {"logical_type": kind, "row_count": len(ordered), "null_count": 0, "nan_count": None}
     rows = _buckets({"data": kll(ordered), **about})
-    return shapes.bars(rows, kind, bins, ndv, common)
+    return shapes.bars(rows, kind, bins, ndv, common, **how)
 
 
 def test_sketched_buckets_match_the_histogram_flight():
@@ -167,3 +167,80 @@ def test_chart_escapes_its_labels():
 )
 def test_label_of_an_axis(number, text):
     assert charts.axis(number) == text
+
+
+# Long tails.
+
+DAY = 86_400_000_000  # microseconds
+
+
+@pytest.mark.parametrize(("kind", "unit"), [("DOUBLE", 1), ("INT", 1), ("DATE", 1), ("TIMESTAMP", DAY)])
+@pytest.mark.parametrize(
+    ("outliers", "tails"), [([], (0, 0)), ([90_000], (0, 1)), ([-90_000], (1, 0)), ([-90_000, 90_000], (1, 1))]
+)
+def test_outliers_are_in_two_end_bars(kind, unit, outliers, tails):
+    """Without a cut all rows but these would be in one bar."""
+    values = np.concatenate([np.repeat(np.arange(10_000, 12_000), 20), np.array(outliers, np.int64)]) * unit
+    found = bars_of(values, kind, 30, 2002.0, cut_tails=True)
+    body = [bar for bar in found if not bar.is_tail]
+    assert (found[0].is_tail, found[-1].is_tail) == tuple(map(bool, tails)) and len(found) - len(body) == sum(tails)
+    assert sum(bar.rows for bar in found) == pytest.approx(len(values))
+    assert max(bar.rows for bar in body) < len(values) / 10 and min(bar.rows for bar in body) > 0
+    assert all(bar.rows <= len(values) / BUCKETS * 1.1 for bar in found if bar.is_tail)
+    assert (found[0].low, found[-1].high) == (
+        shapes.position(shapes_text(values.min(), kind), kind),
+        shapes.position(shapes_text(values.max(), kind), kind),
+    )
+    steps = [after.low - before.high for before, after in itertools.pairwise(found)]
+    assert steps == pytest.approx([1.0 if kind in ("INT", "DATE") else 0.0] * len(steps), abs=1e-3)
+    if outliers:
+        linear = bars_of(values, kind, 30, 2002.0)
+        assert max(bar.rows for bar in linear) > len(values) / 3 and not any(bar.is_tail for bar in linear)
+
+
+def shapes_text(value, kind):
+    if kind == "DATE":
+        return (date(1970, 1, 1) + timedelta(days=int(value))).isoformat()
+    if kind == "TIMESTAMP":
+        return (datetime(1970, 1, 1) + timedelta(microseconds=int(value))).isoformat()
+    return str(value)
+
+
+def test_bulk_at_a_cut_is_between_the_tails():
+    """Half of the rows at the value at which the first bucket ends."""
+    values = np.concatenate([[-1e9], np.zeros(5_000), np.linspace(0, 100, 5_000)])
+    found = bars_of(
+        values, "DOUBLE", 20, 5_000.0, [{"value": "0.0", "count": 5_001, "count_lower": 5_001}], cut_tails=True
+    )
+    assert found[0].is_tail and found[0].rows < 400 and found[1].rows > 4_500
+    assert sum(bar.rows for bar in found) == pytest.approx(len(values))
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda random: random.normal(0, 1, 50_000), lambda random: random.uniform(0, 1, 50_000)]
+)
+def test_usual_distributions_have_no_long_tails(draw):
+    found = bars_of(draw(np.random.default_rng(5)), "DOUBLE", 30, 50_000.0, cut_tails=True)
+    assert len(found) == 30 and not any(bar.is_tail for bar in found)
+
+
+@given(
+    st.lists(st.integers(-(10**6), 10**6) | st.integers(0, 50), min_size=1, max_size=300),
+    st.sampled_from(["INT", "DOUBLE"]),
+    st.integers(3, 40),
+)
+def test_cut_bars_have_all_rows_in_order(values, kind, bins):
+    found = bars_of(values, kind, bins, float(len(set(values))), cut_tails=True)
+    assert sum(bar.rows for bar in found) == pytest.approx(len(values)) and len(found) <= bins
+    assert all(bar.low <= bar.high for bar in found)
+    assert all(before.high <= after.low for before, after in itertools.pairwise(found))
+    assert not any(bar.is_tail for bar in found[1:-1])
+
+
+def test_chart_marks_the_tails_and_names_both_of_their_ends():
+    tails = [shapes.Bar(-900.0, -1.0, 2.0, is_tail=True), shapes.Bar(10.0, 9000.0, 3.0, is_tail=True)]
+    drawn = charts.histogram([tails[0], *(shapes.Bar(i, i + 1, 50.0) for i in range(-1, 10)), tails[1]], "INT", "x")
+    assert drawn.count('class="bar tail"') == drawn.count('class="cut"') == 2
+    assert "-900 … -1<" in drawn and "10 … 9,000<" in drawn
+    plain = charts.histogram([shapes.Bar(i, i + 1, 50.0) for i in range(10)], "INT", "x")
+    assert "tail" not in plain and "cut" not in plain
