@@ -252,9 +252,7 @@ def _masses(
                 rest -= at_low
             spike(high, rest)
             continue
-        inside = {
-            point: rows for point, rows in frequent.items() if low < point <= high or (place == 0 and point == low)
-        }
+        inside = _frequent_within(frequent, low, high, place == 0) if frequent else {}
         if depth > DEEP * share:
             inside[high] = max(inside.get(high, 0.0), depth - share)
         for point, rows in sorted(inside.items(), key=lambda item: -item[1]):
@@ -264,6 +262,11 @@ def _masses(
         if rest > 0:
             spreads.append((low, high, rest, place == 0))
     return spikes, spreads
+
+
+def _frequent_within(frequent: Mapping[float, float], low: float, high: float, holds_low: bool) -> dict[float, float]:
+    """The frequent values of a bucket."""
+    return {point: rows for point, rows in frequent.items() if low < point <= high or (holds_low and point == low)}
 
 
 def _whole_bars(
@@ -298,13 +301,13 @@ def _equal_bars(
         heights[place_of(point)] += rows
     for low, high, rows, _ in spreads:
         first, last = place_of(low), place_of(high)
-        inside = [
-            max(0.0, min(high, start + (place + 1) * step) - max(low, start + place * step))
-            for place in range(first, last + 1)
-        ]
-        total = sum(inside)  # not the width, which rounding may change: no row is lost
-        for place, part in enumerate(inside, first):
-            heights[place] += rows * (part / total) if total > 0 else rows / len(inside)
+        rest = rows
+        for place in range(first, last):  # the last bar gets what is left, so that rounding loses no row
+            inside = start + (place + 1) * step - max(low, start + place * step)
+            part = min(max(rows * (inside / (high - low)), 0.0), rest)
+            heights[place] += part
+            rest -= part
+        heights[last] += rest
     return [Bar(start + place * step, start + (place + 1) * step, rows) for place, rows in enumerate(heights)]
 
 
