@@ -106,7 +106,11 @@ def changed_by(summary: str | None) -> dict[str, str | None]:
 
 def in_order(reader: Reader, name: str, rows: list[Row]) -> list[Row]:
     """Sorts rows by the table's history, and adds `committed_at` of each row's snapshot."""
-    told = read_table(reader, "sys.snapshots", name, ["snapshot_id", "committed_at"]).to_pylist()
+    return placed_in(read_table(reader, "sys.snapshots", name, ["snapshot_id", "committed_at"]).to_pylist(), rows)
+
+
+def placed_in(told: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """The same by the rows of `snapshots`."""
     places = {row["snapshot_id"]: (place, row["committed_at"]) for place, row in enumerate(told)}
     placed = [(*places.get(row["snapshot_id"], (-1, None)), row) for row in rows]
     return [{**row, "committed_at": at} for _, at, row in sorted(placed, key=lambda one: one[0])]

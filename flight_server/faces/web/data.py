@@ -231,7 +231,7 @@ def table(reader: Reader, name: str, asked: Asked, snapshot: str | int = "curren
     shapes_of = _with_shapes(reader, name, shown, snapshot) if shown else summary
     snapshots = history.snapshots(reader, name)
     counts = {row["snapshot_id"]: row for row in read_table(reader, "stats.tables", name).to_pylist()}
-    nulls = _null_shares(reader, name, shown)
+    nulls = _null_shares(reader, name, shown, snapshots)
     if not summary.known and not snapshots:
         table_summary.require(reader, name, snapshot)
     about = dict.fromkeys((*catalog_summary.ABOUT, *_SAID)) | next(iter(rows_of(reader, "sys.tables", name)), {})
@@ -292,14 +292,16 @@ def _with_shapes(reader: Reader, name: str, rows: Sequence[Row], snapshot: str |
     return table_summary.gather(reader, name, snapshot, ids, allow_stale=snapshot == "current", shapes=True)
 
 
-def _null_shares(reader: Reader, name: str, rows: Sequence[Row]) -> dict[int, list[float | None]]:
+def _null_shares(
+    reader: Reader, name: str, rows: Sequence[Row], snapshots: Sequence[Row]
+) -> dict[int, list[float | None]]:
     """Column id → the shares of nulls at its newest captured snapshots, oldest first."""
     if not rows:
         return {}
     names = ["column_id", "snapshot_id", "row_count", "null_count"]
     ids = equal("column_id", *(row["column_id"] for row in rows))
     found: dict[int, list[float | None]] = {}
-    for row in history.in_order(reader, name, read_table(reader, "stats.columns", name, names, ids).to_pylist()):
+    for row in history.placed_in(snapshots, read_table(reader, "stats.columns", name, names, ids).to_pylist()):
         found.setdefault(row["column_id"], []).append(null_share(row))
     return {column: shares[-SPARKED:] for column, shares in found.items()}
 
