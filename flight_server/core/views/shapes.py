@@ -177,9 +177,15 @@ def _cut_bars(
 
 def _ranges(buckets: Sequence[Row], logical_type: str) -> list[tuple[float, float]]:
     """The bounds of buckets as points of the number line; empty if one of them has none."""
-    edges = [(position(row["lower"], logical_type), position(row["upper"], logical_type)) for row in buckets]
-    ranges = [(low, high) for low, high in edges if low is not None and high is not None]
-    return ranges if len(ranges) == len(edges) else []
+    ranges: list[tuple[float, float]] = []
+    last, high = None, None
+    for row in buckets:
+        low = high if row["lower"] == last else position(row["lower"], logical_type)  # a bucket begins where one ends
+        last, high = row["upper"], position(row["upper"], logical_type)
+        if low is None or high is None:
+            return []
+        ranges.append((low, high))
+    return ranges
 
 
 def _value_bars(spikes: Mapping[float, float]) -> list[Bar]:

@@ -155,17 +155,17 @@ def _ends(names: Sequence[str], width: int, height: int) -> str:
     )
 
 
-def spark(bars: Sequence[Bar], label: str, width: int = 96, height: int = 20) -> str:
-    """Draws a small histogram without axes, for a cell of a table."""
-    top = max((bar.rows for bar in bars), default=0.0)
+def spark(rows: Sequence[float], label: str, width: int = 96, height: int = 20) -> str:
+    """Draws the rows of a histogram's bars without axes, for a cell of a table."""
+    top = max(rows, default=0.0)
     if top <= 0:
         return ""
-    step = width / max(len(bars), 8)
+    step = width / max(len(rows), 8)
     wide = max(step - GAP, 0.5)
     marks = "".join(
-        f"M{place * step:.1f} {height}v-{max(height * bar.rows / top, 1.0):.1f}h{wide:.1f}V{height}"
-        for place, bar in enumerate(bars)
-        if bar.rows > 0
+        f"M{place * step:.1f} {height}v-{max(height * tall / top, 1.0):.1f}h{wide:.1f}V{height}"
+        for place, tall in enumerate(rows)
+        if tall > 0
     )
     return _svg("spark", label, width, height, f'<path class="bar" d="{marks}"/>')
 
