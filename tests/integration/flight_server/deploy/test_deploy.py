@@ -57,6 +57,76 @@ def test_dashboard_and_alert_rules_are_of_metrics_that_the_server_has(tmp_path):
     )
 
 
+def promtool(*arguments: object, text: str | None = None) -> str:
+    """Runs the tool of Prometheus, which must succeed, and returns what it prints."""
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("no promtool; the package prometheus has it")
+    done = subprocess.run(
+        [program, *map(str, arguments)], input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_prometheus_takes_the_alert_rules_and_the_metrics(tmp_path):
+    assert "rules found" in promtool("check", "rules", DEPLOY / "alerts.yaml")
+    with app_in(tmp_path) as app:
+        text = Metrics(app, "0", lambda _: ANONYMOUS).exposition(None, "")[2].decode()
+    assert promtool("check", "metrics", text=text) == ""
+
+
+STEADY = {"statflight_build_info{version='1'}": "1+0x600"}  # a server is there for ten hours
+ALERTS = {
+    "StatflightDown": ({}, {"severity": "critical"}),
+    "StatflightReadOnly": ({"statflight_store_writable": "0+0x600"}, {"severity": "critical"}),
+    "StatflightDiskFillsUp": ({"statflight_store_free_bytes": "1000000-1000x600"}, {"severity": "warning"}),
+    "StatflightCheckFails": (
+        {
+            "statflight_check_failing{table='l.s.t',column='id',rule='unique',level='fail'}": "1+0x600",
+            "statflight_check_failing{table='l.s.t',column='',rule='row_count > 5',level='warn'}": "1+0x600",
+        },
+        {"severity": "warning", "table": "l.s.t", "column": "id", "rule": "unique", "level": "fail"},
+    ),
+    "StatflightTableStale": (
+        {"statflight_table_stale_seconds{table='l.s.t'}": "90000+60x600"},
+        {"severity": "warning", "table": "l.s.t"},
+    ),
+    "StatflightWorkersLost": ({"statflight_lease_expiries_total": "0+1x600"}, {"severity": "warning"}),
+    "StatflightJobsWait": (
+        {"statflight_jobs{state='QUEUED'}": "3+0x600", "statflight_leases": "0+0x600"},
+        {"severity": "warning", "state": "QUEUED"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_fires_when_it_should_and_alone(tmp_path, name):
+    """By Prometheus' own evaluation; the labels are those of the metrics."""
+    series, labels = ALERTS[name]
+    yaml = pytest.importorskip("yaml")
+    (rules,) = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"]
+    summaries = {rule["alert"]: rule["annotations"]["summary"] for rule in rules["rules"]}
+    shown = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: labels[found[1]], summaries[name])
+    given = series if name == "StatflightDown" else STEADY | series
+    expected = [{"alertname": other, "eval_time": "8h", "exp_alerts": []} for other in summaries if other != name] + [
+        {
+            "alertname": name,
+            "eval_time": "8h",
+            "exp_alerts": [{"exp_labels": labels, "exp_annotations": {"summary": shown}}],
+        }
+    ]
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": at, "values": values} for at, values in given.items()],
+        "alert_rule_test": expected,
+    }
+    assert set(ALERTS) == set(summaries)
+    file = tmp_path / "test.yaml"
+    file.write_text(json.dumps({"rule_files": [str(DEPLOY / "alerts.yaml")], "tests": [test]}))
+    promtool("test", "rules", file)
+
+
 def test_image_has_its_own_user_a_health_check_and_known_settings():
     text = (DEPLOY / "Dockerfile").read_text()
     assert re.search(r"^USER statflight$", text, re.MULTILINE) and "HEALTHCHECK" in text and "/health" in text
