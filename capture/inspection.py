@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from capture.connectors.comments import comments_in
-from capture.connectors.secrets import mask
+from capture.connectors.metadata.comments import comments_in
 from capture.connectors.spi import Connector, Snapshot, SnapshotListing
 from capture.connectors.storage.places import unknown_snapshot
+from capture.connectors.storage.secrets import mask
 from store.model.catalog_entries import is_another_table
 
 

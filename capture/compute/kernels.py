@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from capture.compute import decimals, moments, numbers, strings
 from capture.compute.partial import ALL, Frame, Partial, SketchSelection, merged_by, width
-from capture.connectors.column_values import plain
+from capture.connectors.rows.column_values import plain
 from store.model import bounds, sketches
 from store.model.logical_types import FLOATING, HASHED, MEASURED, NESTED, NUMERIC, TEMPORAL, TEXTUAL, Kind, LogicalType
 from store.model.sketches import ThetaBuilder, murmur3

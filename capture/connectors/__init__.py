@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from capture.connectors.secrets import resolve
 from capture.connectors.spi import Connector, ConnectorConfig
+from capture.connectors.storage.secrets import resolve
 from store.plugins import Plugins
 
 FORMATS: Final = Plugins(
@@ -24,7 +24,7 @@ FORMATS: Final = Plugins(
         "lance": "capture.connectors.lance.connector:LanceConnector",
         "paimon": "capture.connectors.paimon.connector:PaimonConnector",
         "parquet": "capture.connectors.parquet.connector:ParquetConnector",
-        "mixed": "capture.connectors.mixed:MixedConnector",
+        "mixed": "capture.connectors.directories.mixed:MixedConnector",
     },
 )
 READERS: Final = Plugins(

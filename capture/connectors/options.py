@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from capture.connectors.secrets import SECRET_OPTION
+from capture.connectors.storage.secrets import SECRET_OPTION
 from store.model.errors import InvalidArgument, InvalidField, nearest
 from store.model.names import join_name, matcher
 

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from capture.connectors.column_values import leaf
 from capture.connectors.footers.metadata import ParquetMetadata, read_metadata
+from capture.connectors.rows.column_values import leaf
 from capture.connectors.spi import ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place, reason
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final
 
-from capture.connectors.analyzed import count
+from capture.connectors.metadata.analyzed import count
 from capture.publishers.external_values import number
 from capture.publishers.spi import ColumnStatistics, Draft, HomeStatistics, Publisher, TableStatistics
 from store.model.errors import NotFound

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
-from capture.connectors.analyzed import count
 from capture.connectors.lance.statistics import (
     COLUMN_VERSION,
     ENVELOPE_VERSION,
@@ -22,6 +21,7 @@ from capture.connectors.lance.statistics import (
     entries_of,
     schema_hash,
 )
+from capture.connectors.metadata.analyzed import count
 from capture.connectors.options import patient, storage_options
 from capture.connectors.storage.places import open_place, unknown_snapshot
 from capture.publishers.external_values import catalog_entries, spark_bound

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
-from capture.connectors.analyzed import count
+from capture.connectors.metadata.analyzed import count
 from capture.connectors.paimon.library import open_table, quiet, snapshot_ids
 from capture.connectors.storage.places import Place, open_place, unknown_snapshot
 from capture.publishers.external_values import catalog_entries, java_double, paimon_bound

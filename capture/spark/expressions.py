@@ -19,7 +19,7 @@ from capture.compute.file_scan import PARTIAL_SCHEMA, Answer, from_batch, to_bat
 from capture.compute.partial import Partial, SketchSelection
 from capture.compute.pieces import Pieces, divided
 from capture.compute.readers import tasks
-from capture.connectors.column_values import plain
+from capture.connectors.rows.column_values import plain
 from capture.connectors.spi import Column, ScanColumn, ScanTask
 from capture.spark import judge
 from capture.spark.job import balanced

@@ -230,7 +230,7 @@ class Settings:
             thresholds of `capture.engines.compute.choice`.
         file_sketches: Which sketches of files captures keep: `auto`, `full` or `none` (`capture.spec.FileSketches`).
         trust_writers: Patterns of writers whose bounds are taken as known to be right, separated by commas
-            (`capture.connectors.known_writers`).
+            (`capture.connectors.metadata.known_writers`).
         cache_bytes: Memory for the cache of statistics (Arrow, and records of `resolve`); 0 turns it off.
         arrow_memory_bytes: Most memory for Arrow data, such as batches of puts once they are decompressed; None means
             half of the machine's, 0 no limit.
@@ -416,7 +416,7 @@ def _masked(_: Any) -> str:
 
 
 def _without_password(value: Any) -> str:
-    from capture.connectors.secrets import mask_uri
+    from capture.connectors.storage.secrets import mask_uri
 
     return mask_uri(value)
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from capture.compute.uniqueness import is_unique
 from capture.connectors import open_connector
+from capture.connectors.directories.found import Found, only_table, table_at
 from capture.connectors.footers.kept import keeping
-from capture.connectors.found import Found, only_table, table_at
 from capture.connectors.spi import CONTAINERS, Connector, ConnectorConfig
 from capture.engines import default_engines
 from capture.spec import Engine

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from capture.connectors.found import tables_at
+from capture.connectors.directories.found import tables_at
 from flight_server.core.app import App
 from store.model.errors import InvalidArgument, StatflightError
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from capture.cluster import cluster
-from capture.connectors import known_writers
+from capture.connectors.metadata import known_writers
 from capture.engines import default_engines
 from capture.registry import Registry
 from capture.spec import Engine, FileSketches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capture.connectors.secrets import mask_uri
+from capture.connectors.storage.secrets import mask_uri
 from flight_server.core.config import Settings
 from flight_server.core.part import Part
 from store.duckdb.commit import Behind

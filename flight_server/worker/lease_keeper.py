@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from capture.connectors.secrets import mask_uri
+from capture.connectors.storage.secrets import mask_uri
 from flight_server.client.connection import Connection
 from store.model.errors import Cancelled
 

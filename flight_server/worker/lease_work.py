@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from capture.cluster import Session
 from capture.connectors.progress import reporting
-from capture.connectors.secrets import resolve
 from capture.connectors.spi import Column, Connector, Schema
+from capture.connectors.storage.secrets import resolve
 from capture.homes import HOMES
 from capture.registry import Registry
 from capture.spec_body import parse_spec

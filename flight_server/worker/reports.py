@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from capture.connectors.secrets import redact_all, resolve
+from capture.connectors.storage.secrets import redact_all, resolve
 from flight_server.client.connection import Connection
 from flight_server.worker.draft_sink import Held, encoded
 from flight_server.worker.lease_keeper import LeaseKeeper

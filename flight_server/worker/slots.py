@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from capture.connectors import open_connector
-from capture.connectors.secrets import resolve
 from capture.connectors.spi import Connector, ConnectorConfig
+from capture.connectors.storage.secrets import resolve
 from capture.homes import with_catalogs
 from flight_server.worker.lease_keeper import LeaseKeeper
 from flight_server.worker.reports import Ended

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capture.connectors import known_writers, open_connector
+from capture.connectors import open_connector
+from capture.connectors.metadata import known_writers
 from capture.connectors.spi import ConnectorConfig
 from capture.spec import Budget, Sampling
 from capture.spi import Outcome

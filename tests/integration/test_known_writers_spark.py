@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from capture.connectors.known_writers import PARQUET
+from capture.connectors.metadata.known_writers import PARQUET
 from capture.spark.session import Spark
 from tests.capture.connectors.parquet.written_files import TYPES, claims_of, random_table
 

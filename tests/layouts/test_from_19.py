@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from capture.connectors.known_writers import (
+from capture.connectors.metadata.known_writers import (
     DELTA,
     ENGINE_INFO,
     ICEBERG,

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from capture.connectors.column_values import DeletedKeys, Mask, leaf, plain
 from capture.connectors.footers import writers
 from capture.connectors.footers.leaf_types import leaves_of, writer_of
 from capture.connectors.footers.metadata import ENCRYPTED, ParquetMetadata, parsed, read_metadata
+from capture.connectors.rows.column_values import DeletedKeys, Mask, leaf, plain
 from capture.connectors.spi import COUNTED, ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place
 from capture.connectors.task_readers import (

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from capture.connectors.roaring import positions, unframed
+from capture.connectors.rows.roaring import positions, unframed
 from capture.connectors.spi import delete_file, no_delete_files
 from capture.connectors.storage.places import Place
 from store.model.schemas import DELETE_FILE

@@ -23,7 +23,7 @@ from capture.connectors.delta.lake_table import LakeTable, Outline
 from capture.connectors.delta.log import LogFiles, parse_schema
 from capture.connectors.delta.log_files import SLICE, VECTOR, LogFile, adds_of, heads, one_array, sidecars
 from capture.connectors.delta.log_statistics import partition_values, row_counts, statistics
-from capture.connectors.known_writers import DELTA, ENGINE_INFO, WriterName, bound_type, doubt
+from capture.connectors.metadata.known_writers import DELTA, ENGINE_INFO, WriterName, bound_type, doubt
 from capture.connectors.storage.immutable_cache import FILES
 from capture.connectors.storage.places import Unreadable, read_each
 from store.model.logical_types import Kind

@@ -15,11 +15,11 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from capture.connectors.options import storage_options
-from capture.connectors.secrets import mask_uri
 from capture.connectors.spi import Constraint
 from capture.connectors.storage.catalog_api import CatalogApi
 from capture.connectors.storage.lake_directories import LISTED_AT_ONCE, Tables
 from capture.connectors.storage.places import Place, Unreadable, open_place, unknown_table
+from capture.connectors.storage.secrets import mask_uri
 from store.model.errors import InvalidArgument, NotFound
 
 API: Final = "/api/2.1/unity-catalog"

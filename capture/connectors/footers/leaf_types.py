@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capture.connectors.footers.writers import GREGORIAN_DAY, UNKNOWN, ZONED_US, Writer
-from capture.connectors.known_writers import bound_type
+from capture.connectors.metadata.known_writers import bound_type
 from store.model.logical_types import FLOATING, Kind, LogicalType, from_arrow, to_arrow
 from store.model.names import column_key
 

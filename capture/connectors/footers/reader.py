@@ -23,10 +23,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from capture.connectors.comments import comments_in
 from capture.connectors.footers.leaf_types import Bound, FooterLeaf, bound, leaves_of, writer_of
 from capture.connectors.footers.metadata import parsed, read_bytes
 from capture.connectors.footers.thrift import Chunk, Chunks, Kind, read_chunks
+from capture.connectors.metadata.comments import comments_in
 from capture.connectors.storage.places import Place, Unreadable, read_each
 from store.duckdb.lru import LruCache
 from store.model.errors import UpstreamError, first_line

@@ -29,7 +29,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from capture.connectors.known_writers import CREATED_BY, NOT_NAMED, PARQUET, WriterName, doubt
+from capture.connectors.metadata.known_writers import CREATED_BY, NOT_NAMED, PARQUET, WriterName, doubt
 
 SPARK: Final = b"org.apache.spark."
 """Prefix of the footer's metadata that Spark writes."""

@@ -29,13 +29,13 @@ from capture.connectors.iceberg import holds_table
 from capture.connectors.iceberg.io import LakeIO, io_properties, read_metadata
 from capture.connectors.iceberg.rest import TimedRestCatalog, structured_options
 from capture.connectors.options import check_options, timeout_of
-from capture.connectors.retry import ATTEMPTS
-from capture.connectors.retry import retried as again
-from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.lake_directories import Lake, listing_digest
 from capture.connectors.storage.places import NoLake, Place, Unreadable, open_place, unknown_table
 from capture.connectors.storage.requests import GET, requested
+from capture.connectors.storage.retry import ATTEMPTS
+from capture.connectors.storage.retry import retried as again
+from capture.connectors.storage.secrets import mask_uri, redact
 from store.duckdb.lru import LruCache
 from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 

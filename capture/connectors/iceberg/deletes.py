@@ -24,7 +24,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from capture.connectors.iceberg.io import LakeIO
 from capture.connectors.iceberg.manifests import PATH_ID, POSITION_ID, Entry
 from capture.connectors.iceberg.schema import FileLayout
-from capture.connectors.roaring import Rows, positions, unframed
+from capture.connectors.rows.roaring import Rows, positions, unframed
 from capture.connectors.storage.places import Unreadable
 from store.duckdb.lru import LruCache
 

@@ -21,7 +21,7 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.statistics import BlobMetadata
 
-from capture.connectors.comments import OWN_MARK
+from capture.connectors.metadata.comments import OWN_MARK
 from capture.connectors.options import PathRewrite, is_storage_option, timeout_of
 from capture.connectors.progress import reading
 from capture.connectors.storage.metered import metered

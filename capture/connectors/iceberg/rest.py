@@ -36,7 +36,7 @@ _STRUCTURED: Final[Mapping[str, str]] = {
 
 
 class TimedRestCatalog(RestCatalog):
-    """A REST catalog with timeouts and without retries, which are done by `connectors.retry`."""
+    """A REST catalog with timeouts and without retries, which are done by `connectors.storage.retry`."""
 
     def _create_session(self) -> Any:
         self.properties.setdefault("rest.sigv4.max-retries", "0")

@@ -13,8 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.manifest import ManifestFile
 
-from capture.connectors import column_values
-from capture.connectors.column_values import DeletedKeys
 from capture.connectors.footers.kept import footers_of
 from capture.connectors.footers.metadata import schema_in
 from capture.connectors.footers.statistics import FooterCache
@@ -32,6 +30,8 @@ from capture.connectors.iceberg.schema import (
 )
 from capture.connectors.iceberg.sketches import source_statistics
 from capture.connectors.iceberg.statistics import ColumnStatistics, rows_left
+from capture.connectors.rows import column_values
+from capture.connectors.rows.column_values import DeletedKeys
 from capture.connectors.spi import (
     FILE_SCHEMA,
     EqualityDelete,

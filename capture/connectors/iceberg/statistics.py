@@ -32,7 +32,7 @@ from capture.connectors.footers.statistics import (
 from capture.connectors.iceberg.bounds import decoded, span
 from capture.connectors.iceberg.manifests import Columns, Files, Metrics
 from capture.connectors.iceberg.schema import NANOS, IcebergLeaf, identity_values, names_in_files, typed_array
-from capture.connectors.known_writers import ICEBERG, ICEBERG_VERSION, UNNAMED, WriterName, bound_type, doubt
+from capture.connectors.metadata.known_writers import ICEBERG, ICEBERG_VERSION, UNNAMED, WriterName, bound_type, doubt
 from capture.connectors.storage.places import Place, batched
 from store.model.logical_types import FLOATING
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.connectors.analyzed import COUNTS_OF_ENTRY, analyzed_row, count
 from capture.connectors.file_columns import column_rows, live_counts
+from capture.connectors.metadata.analyzed import COUNTS_OF_ENTRY, analyzed_row, count
 from capture.connectors.spi import COLUMN_SCHEMA, FILE_COLUMN_SCHEMA, Column, ColumnIds, delete_file
 from store.model.logical_types import FLOATING, Kind, LogicalType, parse, to_arrow
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from capture.connectors.analyzed import analyzed_row, count, whole
+from capture.connectors.metadata.analyzed import analyzed_row, count, whole
 from capture.connectors.spi import COLUMN_SCHEMA, Column, ColumnIds
 
 _DISTRIBUTION: Final = ("distinctCount", "avgLen", "maxLen")

@@ -20,10 +20,10 @@ from urllib.parse import quote, urlencode
 
 from capture.connectors.options import storage_options
 from capture.connectors.paimon import holds_table
-from capture.connectors.secrets import mask_uri
 from capture.connectors.storage.catalog_api import CatalogApi
 from capture.connectors.storage.lake_directories import Lake, Tables
 from capture.connectors.storage.places import NoLake, Place, Unreadable, open_place, unknown_table
+from capture.connectors.storage.secrets import mask_uri
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 
 DATABASE_SUFFIX: Final = ".db"

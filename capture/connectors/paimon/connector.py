@@ -24,7 +24,6 @@ from capture.connectors.paimon.library import file_names, open_table, snapshot_i
 from capture.connectors.paimon.schema import to_schema
 from capture.connectors.paimon.snapshot_view import FoundStatistics, SnapshotView, fingerprint
 from capture.connectors.paimon.statistics import ColumnStatistics
-from capture.connectors.secrets import mask
 from capture.connectors.spi import (
     FILE_SCHEMA,
     Column,
@@ -44,6 +43,7 @@ from capture.connectors.spi import (
 from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.lake_directories import Lake, listing_digest
 from capture.connectors.storage.places import Place, unknown_snapshot
+from capture.connectors.storage.secrets import mask
 from store.model.format_facts import FormatFacts
 
 OWN_OPTIONS: Final = ("warehouse", "catalog-key")

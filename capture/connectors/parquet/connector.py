@@ -35,7 +35,6 @@ from capture.connectors.parquet.files import (
     stored_group,
     structs_first,
 )
-from capture.connectors.secrets import mask_uri
 from capture.connectors.spi import (
     FILE_COLUMN_SCHEMA,
     Column,
@@ -57,6 +56,7 @@ from capture.connectors.spi import (
 from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Lake, files_below
 from capture.connectors.storage.places import NoLake, Place, Unreadable, batched, unknown_table
+from capture.connectors.storage.secrets import mask_uri
 from store.model.format_facts import FormatFacts
 from store.model.logical_types import Kind, LogicalType, parse
 from store.model.schemas import REMARK

@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from capture.connectors.options import timeout_of
-from capture.connectors.retry import retried
-from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.storage.http import NotJson, Refused, Unanswered, ask_json
 from capture.connectors.storage.places import Unreadable
+from capture.connectors.storage.retry import retried
+from capture.connectors.storage.secrets import mask_uri, redact
 from store.model.errors import NotFound, UpstreamError, first_line
 
 

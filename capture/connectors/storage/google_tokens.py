@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from capture.connectors.retry import retried
 from capture.connectors.storage.http import HttpError, Refused, ask_json
+from capture.connectors.storage.retry import retried
 from store.model.errors import InvalidArgument, UpstreamError
 
 SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"

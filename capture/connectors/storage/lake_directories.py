@@ -21,10 +21,10 @@ import pyarrow.fs as pafs
 
 from capture.connectors.options import storage_options
 from capture.connectors.progress import report
-from capture.connectors.secrets import mask_uri
 from capture.connectors.storage.folder import Folder
 from capture.connectors.storage.places import NoLake, Place, Unreadable, open_place, read_each, reason, unknown_table
 from capture.connectors.storage.requests import LIST, requested
+from capture.connectors.storage.secrets import mask_uri
 from store.model.errors import NotFound, StatflightError, UpstreamError
 
 DEFAULT_SCHEMA: Final = "default"

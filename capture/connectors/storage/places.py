@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from capture.connectors.progress import one_at_a_time, reading
-from capture.connectors.secrets import mask_uri, redact
 from capture.connectors.storage.clouds import StorageOptions, azure, gcs, s3
 from capture.connectors.storage.metered import metered
 from capture.connectors.storage.requests import OPEN, carried, requested
+from capture.connectors.storage.secrets import mask_uri, redact
 from store.model.errors import InvalidArgument, NotFound, UpstreamError, first_line, nearest
 
 SCHEMES: Final = ("file", "s3", "gs", "abfss")

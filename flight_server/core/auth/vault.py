@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from capture.connectors.secrets import MASK
+from capture.connectors.storage.secrets import MASK
 from store.role import Role
 
 _URI: Final = ""  # key of an address with a secret in it; no option has this name

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from capture.connectors.options import requests_per_day
-from capture.connectors.secrets import mask_uri
+from capture.connectors.storage.secrets import mask_uri
 from flight_server.core.control.marks import Marks, found_marks
 from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from capture.connectors.options import requests_per_day
-from capture.connectors.secrets import mask, mask_uri
+from capture.connectors.storage.secrets import mask, mask_uri
 from flight_server.core.auth.vault import Vault
 from flight_server.core.control.job_queue import NO_WORKER, JobQueue
 from flight_server.core.control.lake_findings import LakeFindings, looked_at

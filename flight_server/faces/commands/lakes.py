@@ -52,7 +52,7 @@ def connect_lake(
 
 def _warn_of_secrets(catalog: str, uri: str, options: Mapping[str, str]) -> None:
     """Warns of secrets given directly, and says where the server keeps them."""
-    from capture.connectors.secrets import is_secret, mask_uri
+    from capture.connectors.storage.secrets import is_secret, mask_uri
 
     given = sorted(name for name, value in options.items() if value and is_secret(name))
     given += ["the password in the address"] if mask_uri(uri) != uri else []

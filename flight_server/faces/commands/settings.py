@@ -19,7 +19,7 @@ def config(
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print each setting of the server, its value, and whether a default, the file or the environment gives it."""
-    from capture.connectors.secrets import mask
+    from capture.connectors.storage.secrets import mask
     from flight_server.process.settings import effective
     from store.model.errors import InvalidArgument
 

@@ -12,7 +12,7 @@ import pytest
 from capture.compute.file_scan import Work, from_batch, scan, to_batch
 from capture.compute.partial import SketchSelection
 from capture.compute.readers import parquet, tasks
-from capture.connectors import column_values
+from capture.connectors.rows import column_values
 from capture.connectors.spi import EqualityDelete, ScanColumn, ScanTask
 from store.model import sketches
 from store.model.errors import UpstreamError

@@ -12,7 +12,7 @@ pytest.importorskip("fastavro")
 
 from capture.compute.file_scan import Work, scan
 from capture.connectors import open_connector
-from capture.connectors.found import table_at
+from capture.connectors.directories.found import table_at
 from capture.connectors.spi import ConnectorConfig
 from store.model.errors import NotFound, UpstreamError
 from store.model.format_facts import FormatFacts

@@ -157,7 +157,7 @@ def test_malformed_credentials_are_refused_with_the_option(options, word):
 
 
 def test_error_of_an_unreachable_catalog_is_retryable(monkeypatch):
-    monkeypatch.setattr("capture.connectors.retry.ATTEMPTS", 2)
+    monkeypatch.setattr("capture.connectors.storage.retry.ATTEMPTS", 2)
     connector = IcebergConnector(ConnectorConfig("c", "iceberg", "http://127.0.0.1:9", {"token": "s3cret-token"}))
     with pytest.raises(UpstreamError, match="cannot be reached") as refused:
         connector.list_namespaces()

@@ -27,9 +27,9 @@ from pyiceberg.types import (
     StringType,
 )
 
-from capture.connectors.column_values import matching
 from capture.connectors.iceberg.io import LakeIO
-from capture.connectors.roaring import positions, unframed
+from capture.connectors.rows.column_values import matching
+from capture.connectors.rows.roaring import positions, unframed
 from capture.connectors.storage.places import Unreadable
 from store.model.errors import Unimplemented, UpstreamError
 from tests.capture.connectors import iceberg_tables as built

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pypaimon")
 
-from capture.connectors.analyzed import canonical
+from capture.connectors.metadata.analyzed import canonical
 from capture.connectors.paimon.analyzed import parse_analyzed
 from tests.capture.connectors.paimon.warehouse import analyze, atomic, commit_as, connect, rows, stats
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capture.connectors.found import table_at, tables_at
-from capture.connectors.mixed import MixedConnector
+from capture.connectors.directories.found import table_at, tables_at
+from capture.connectors.directories.mixed import MixedConnector
 from capture.connectors.spi import ConnectorConfig
 from store.model.errors import InvalidArgument, NotFound
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from capture.connectors import secrets
-from capture.connectors.secrets import MASK, mask, redact, redact_all, resolve
+from capture.connectors.storage import secrets
+from capture.connectors.storage.secrets import MASK, mask, redact, redact_all, resolve
 from store.model.errors import InvalidArgument
 
 

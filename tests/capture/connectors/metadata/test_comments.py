@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capture.connectors import open_connector
-from capture.connectors.comments import comments_in
+from capture.connectors.metadata.comments import comments_in
 from capture.connectors.spi import ConnectorConfig
 from capture.inspection import look_at_table
 

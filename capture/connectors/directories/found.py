@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from capture.connectors import FORMATS
-from capture.connectors.secrets import mask_uri
 from capture.connectors.spi import Connector
 from capture.connectors.storage.folder import Folder
 from capture.connectors.storage.lake_directories import folder_at
 from capture.connectors.storage.places import Place, Unreadable, open_place
+from capture.connectors.storage.secrets import mask_uri
 from store.model.errors import InvalidArgument, NotFound, UpstreamError, first_line
 
 MAX_FOLDERS: Final = 1000  # most directories that are listed to find the tables below one

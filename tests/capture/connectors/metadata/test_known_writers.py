@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capture.connectors import known_writers
 from capture.connectors.footers.writers import Writer
-from capture.connectors.known_writers import (
+from capture.connectors.metadata import known_writers
+from capture.connectors.metadata.known_writers import (
     DELTA,
     ENGINE_INFO,
     ICEBERG,
@@ -30,7 +30,7 @@ from store.model.logical_types import Kind
 from tests.capture.connectors.parquet.written_files import claims_of, random_table
 
 SEEDS = 25
-GUIDE = Path(__file__).parents[3] / "flight_server/guides/skip_files.md"
+GUIDE = Path(__file__).parents[4] / "flight_server/guides/skip_files.md"
 
 
 def by_arrow(table: pa.Table, path: Path, rng: random.Random) -> None:

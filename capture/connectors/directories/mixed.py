@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
-from capture.connectors.found import Found, only_table, tables_at
+from capture.connectors.directories.found import Found, only_table, tables_at
 from capture.connectors.options import check_options
 from capture.connectors.spi import (
     ColumnIds,

@@ -1,0 +1,1 @@
+"""Directories of tables: what lies at an address, and lakes of several formats."""

@@ -1,0 +1,1 @@
+"""What metadata of several formats says of columns: analysed statistics, comments, bounds by known writers."""
