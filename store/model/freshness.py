@@ -24,7 +24,7 @@ from store.model.row_conditions import (
     begins,
     equals,
     every,
-    missing,
+    known,
     negated,
     some,
 )
@@ -61,15 +61,15 @@ USABLE_COLUMNS: Final = (
 
 WHOLE: Final = every(
     equals("completeness", "COMPLETE"),
-    some(missing("row_groups_sampled"), equals("row_groups_sampled", 0)),
-    some(missing("confidence_level"), above("confidence_level", UNCONFIRMED)),
+    equals("row_groups_sampled", 0, default=0),
+    above("confidence_level", UNCONFIRMED, default=1.0),
 )
 """A record is complete, not from a sample, and neither CONTRADICTED nor UNCONFIRMED."""
 
-KNOWN_NANS: Final = negated(every(among("logical_type", NAN_TYPES), missing("nan_count")))
+KNOWN_NANS: Final = some(known("nan_count"), negated(among("logical_type", NAN_TYPES)))
 """A record with bounds says how many values its bounds leave out."""
 
-ORDERED: Final = some(negated(begins("logical_type", UNCOMPARED)), every(missing("min"), missing("max")))
+ORDERED: Final = negated(every(begins("logical_type", UNCOMPARED), some(known("min"), known("max"))))
 """A record has no bounds that readers cannot compare."""
 
 _SURE: Final = {  # (has `nan_count`, has `min`) → condition
@@ -184,7 +184,7 @@ def is_whole_sql(row: str) -> str:
     Args:
         row: The record's alias.
     """
-    return WHOLE.sql(row)
+    return WHOLE.of(row)
 
 
 def usable_for_sql(is_exact: str, row: str, columns: Collection[str]) -> str:
@@ -195,13 +195,13 @@ def usable_for_sql(is_exact: str, row: str, columns: Collection[str]) -> str:
         row: Alias of the record's row.
         columns: The columns that the flight has.
     """
-    return f"CASE WHEN {is_exact} AND {_sure(columns).sql(row)} THEN '{PRUNING}' ELSE '{PLANNING}' END"
+    return f"CASE WHEN {is_exact} AND {_sure(columns).of(row)} THEN '{PRUNING}' ELSE '{PLANNING}' END"
 
 
 def prunes_sql(row: str, columns: Collection[str] = USABLE_COLUMNS) -> str:
     """SQL that is true for a record by which a planner may skip data at its own snapshot, never NULL: as
     `usable_for_sql`, but for bounds without an order, with which no plan compares."""
-    return (every(WHOLE, KNOWN_NANS) if "nan_count" in columns else WHOLE).sql(row)
+    return (every(WHOLE, KNOWN_NANS) if "nan_count" in columns else WHOLE).of(row)
 
 
 def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:

@@ -1,6 +1,7 @@
 """Conditions on a row of statistics that are declared once, and asked in three forms: SQL, Arrow, one row in Python.
 
-They are true or false and never unknown: what compares with NULL is false. So `negated` is the opposite in each form.
+They are true or false and never unknown: each says what a value that is missing counts as. So `negated` is the opposite
+in each form.
 """
 
 from __future__ import annotations
@@ -19,48 +20,57 @@ class RowCondition:
     """A condition on a row.
 
     Attributes:
-        sql: Alias of the row → the condition, never NULL.
+        sql: The condition in SQL about a row of the alias `{row}`, never NULL.
         arrow: Rows → a mask without nulls.
         holds: One row by column name → the condition; a column that is absent is NULL.
     """
 
-    sql: Callable[[str], str]
+    sql: str
     arrow: Callable[[pa.RecordBatch | pa.Table], pa.Array | pa.ChunkedArray]
     holds: Callable[[Mapping[str, Any]], bool]
 
+    def of(self, row: str) -> str:
+        """The condition in SQL about the row of an alias."""
+        return self.sql.format(row=row)
 
-def equals(column: str, value: str | int) -> RowCondition:
-    """The column has a value."""
+
+def equals(column: str, value: str | int, *, default: str | int | None = None) -> RowCondition:
+    """The column has a value.
+
+    Args:
+        default: The value that a missing one counts as; None: it is not equal.
+    """
+    compared = f"coalesce({{row}}.{column}, {default!r}) = {value!r}"
     return RowCondition(
-        lambda row: f"coalesce({row}.{column} = {value!r}, false)",
-        lambda rows: pc.equal(rows[column], value).fill_null(False),
-        lambda row: row.get(column) == value,
+        f"coalesce({{row}}.{column} = {value!r}, false)" if default is None else compared,
+        lambda rows: pc.equal(_filled(rows[column], default), value).fill_null(False),
+        lambda row: (default if (given := row.get(column)) is None else given) == value,
     )
 
 
-def above(column: str, limit: float) -> RowCondition:
-    """The column has a number above a limit."""
+def above(column: str, limit: float, *, default: float) -> RowCondition:
+    """The column has a number above a limit; a missing one counts as the default."""
     return RowCondition(
-        lambda row: f"coalesce({row}.{column} > {limit!r}, false)",
-        lambda rows: pc.greater(rows[column], limit).fill_null(False),
-        lambda row: row.get(column) is not None and row[column] > limit,
+        f"coalesce({{row}}.{column}, {default!r}) > {limit!r}",
+        lambda rows: pc.greater(_filled(rows[column], default), limit),
+        lambda row: (default if (given := row.get(column)) is None else given) > limit,
     )
 
 
-def missing(column: str) -> RowCondition:
-    """The column is NULL."""
+def known(column: str) -> RowCondition:
+    """The column is not NULL."""
     return RowCondition(
-        lambda row: f"{row}.{column} IS NULL",
-        lambda rows: pc.is_null(rows[column]),
-        lambda row: row.get(column) is None,
+        f"{{row}}.{column} IS NOT NULL",
+        lambda rows: pc.is_valid(rows[column]),
+        lambda row: row.get(column) is not None,
     )
 
 
 def among(column: str, values: Sequence[str]) -> RowCondition:
-    """The column has one of some texts."""
+    """The column has one of some texts that are not empty."""
     listed, members = ", ".join(map(repr, values)), frozenset(values)
     return RowCondition(
-        lambda row: f"coalesce({row}.{column} IN ({listed}), false)",
+        f"coalesce({{row}}.{column}, '') IN ({listed})",
         lambda rows: pc.is_in(rows[column], pa.array(values, pa.string())),
         lambda row: row.get(column) in members,
     )
@@ -69,7 +79,7 @@ def among(column: str, values: Sequence[str]) -> RowCondition:
 def begins(column: str, prefix: str) -> RowCondition:
     """The column has a text that begins so."""
     return RowCondition(
-        lambda row: f"coalesce(starts_with({row}.{column}, {prefix!r}), false)",
+        f"coalesce(starts_with({{row}}.{column}, {prefix!r}), false)",
         lambda rows: pc.starts_with(rows[column], prefix).fill_null(False),
         lambda row: (row.get(column) or "").startswith(prefix),
     )
@@ -78,7 +88,7 @@ def begins(column: str, prefix: str) -> RowCondition:
 def negated(condition: RowCondition) -> RowCondition:
     """The condition does not hold."""
     return RowCondition(
-        lambda row: f"NOT ({condition.sql(row)})",
+        f"NOT ({condition.sql})",
         lambda rows: pc.invert(condition.arrow(rows)),
         lambda row: not condition.holds(row),
     )
@@ -86,17 +96,35 @@ def negated(condition: RowCondition) -> RowCondition:
 
 def every(*conditions: RowCondition) -> RowCondition:
     """All conditions hold."""
+
+    def holds(row: Mapping[str, Any]) -> bool:
+        for each in conditions:  # noqa: SIM110  twice as fast as `all` of a generator
+            if not each.holds(row):
+                return False
+        return True
+
     return RowCondition(
-        lambda row: f"({' AND '.join(each.sql(row) for each in conditions)})",
-        lambda rows: reduce(pc.and_, (each.arrow(rows) for each in conditions)),
-        lambda row: all(each.holds(row) for each in conditions),
+        f"({' AND '.join(each.sql for each in conditions)})",
+        lambda rows: reduce(pc.and_, [each.arrow(rows) for each in conditions]),
+        holds,
     )
 
 
 def some(*conditions: RowCondition) -> RowCondition:
     """At least one condition holds."""
+
+    def holds(row: Mapping[str, Any]) -> bool:
+        for each in conditions:  # noqa: SIM110  as in `every`
+            if each.holds(row):
+                return True
+        return False
+
     return RowCondition(
-        lambda row: f"({' OR '.join(each.sql(row) for each in conditions)})",
-        lambda rows: reduce(pc.or_, (each.arrow(rows) for each in conditions)),
-        lambda row: any(each.holds(row) for each in conditions),
+        f"({' OR '.join(each.sql for each in conditions)})",
+        lambda rows: reduce(pc.or_, [each.arrow(rows) for each in conditions]),
+        holds,
     )
+
+
+def _filled(values: pa.Array | pa.ChunkedArray, default: Any) -> pa.Array | pa.ChunkedArray:
+    return values if default is None else values.fill_null(default)

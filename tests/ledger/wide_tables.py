@@ -18,7 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tests.capture.connectors.test_known_writers import by_arrow, by_datafusion, by_delta_rs, by_duckdb, by_polars
+from tests.capture.connectors.metadata.test_known_writers import (
+    by_arrow,
+    by_datafusion,
+    by_delta_rs,
+    by_duckdb,
+    by_polars,
+)
 from tests.ledger.ledger import Source
 
 PART: Final = "part"
