@@ -118,17 +118,16 @@ class Scanner:
         """The tables that the predicates allow and the caller may see; None for all."""
         if "table_name" not in request.flight.schema.names and principal.sees_all:
             return None
-        if principal.sees_all and not any(names is not None for names in request.table_names):
+        if principal.sees_all and request.plan.name is None and request.table_names == [None] * len(NAMES):
             return None
         return [table for table in self._matching(request) if principal.sees(*table.name)]
 
     def _matching(self, request: ScanRequest) -> list[TableEntry]:
         """The tables that the predicates allow."""
-        names = request.table_names
-        if all(name is not None and len(name) == 1 for name in names):  # one table by its full name, the usual case
-            table = self.catalog.find(tuple(next(iter(name or ())) for name in names))  # type: ignore[arg-type]
+        if (name := request.plan.name) is not None:  # the usual case
+            table = self.catalog.find(name)
             return [table] if table else []
-        catalogs, schemas, tables = names
+        catalogs, schemas, tables = request.table_names
         return [
             table
             for table in self.catalog.tables()  # the most selective part first, without a call for each table
