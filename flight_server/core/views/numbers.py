@@ -33,7 +33,8 @@ def number(
         value: The number; whole ones are written in full below `unit_from`.
         digits: Significant digits, at least; digits before the point are never left out.
         unit_from: Size from which a unit stands for the last digits before the point: `12.35M`.
-        exact: Writes in full what `digits` would make look like a whole or shorter number: for what is compared.
+        exact: Takes as many digits more as keep it from looking like a whole or shorter number, all if need be: for
+            what is compared.
         sign: `+` writes the sign of a number that is not negative.
         separator: Between groups of three digits.
     """
@@ -53,6 +54,8 @@ def number(
     if unit is not None and abs(rounded) >= unit_from and power < _EXPONENTS_FROM:
         return f"{rounded.scaleb(-unit[0]):{sign}f}{unit[1]}"
     if exact and (len(rounded.as_tuple().digits) < digits or rounded == int(rounded)):
+        if digits < _DIGITS_OF_FLOATS:
+            return number(value, digits + 1, exact=True, sign=sign, separator=separator)
         if not isinstance(value, float):
             return number(value, _DIGITS_OF_FLOATS, sign=sign, separator=separator)
         return f"{value:{sign},}".replace(",", separator)
