@@ -407,9 +407,14 @@ class StatsReader(Connection):
             raise self._unknown_table(table)
 
     def _unknown_table(self, table: str) -> pa.ArrowKeyError:
-        near = difflib.get_close_matches(table, [full_name(row) for row in self.tables().to_pylist()], 1, 0.6)
-        hint = f'; did you mean "{near[0]}"?' if near else "; `statflight query information_schema.tables` lists them"
-        return pa.ArrowKeyError(f'[UNKNOWN_TABLE] no table "{table}"{hint}')
+        names = [full_name(row) for row in self.tables().to_pylist()]
+        parts = table.count(".") + 1  # a misspelt name may be the end of a full one
+        known = {".".join(name.split(".")[-parts:]): name for name in names} | {name: name for name in names}
+        near = difflib.get_close_matches(table, known, 1, 0.6)
+        hint = (
+            f'did you mean "{known[near[0]]}"?' if near else "`statflight query information_schema.tables` lists them"
+        )
+        return pa.ArrowKeyError(f'[UNKNOWN_TABLE] no table "{table}"; {hint}')
 
 
 def _named(column: str) -> list[dict[str, Any]]:

@@ -404,6 +404,8 @@ def test_a_table_is_found_by_the_end_of_its_name(server, client):
         client.find_table("orders")
     with pytest.raises(pa.ArrowKeyError, match=r"UNKNOWN_TABLE.*did you mean"):
         client.columns("sales.order")
+    with pytest.raises(pa.ArrowKeyError, match=r'UNKNOWN_TABLE.*did you mean "lake\.sales\.items"'):
+        client.columns("itms")
     server.commands.clear()
     assert client.find_table("a.b.c") == "a.b.c"
     assert not server.commands  # a full name costs no call
