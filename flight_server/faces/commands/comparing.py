@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import pyarrow as pa
 
 from flight_server.core.views import numbers, table_summary
-from flight_server.core.views.snapshot_words import CURRENT, PREVIOUS, snapshot_at
+from flight_server.core.views.reader import Reader
+from flight_server.core.views.snapshot_words import CURRENT, FIRST, PREVIOUS, find, rows_of, snapshot_at
 from flight_server.faces.commands.common import (
     CONNECTION,
     FLIGHTS_ALONE,
@@ -62,6 +63,7 @@ def diff(
         name = find_table(client, target)
         ids = [snapshot_at(client, name, word) for word in words]
         before, after = (table_summary.gather(client, name, at) for at in ids)
+        are_one = _are_one(client, name, ids)
         known = before.known and after.known
         caught = evaluate.compare(client, gates, before, ids[0], after, ids[1]) if known else []
     for at, summary in zip(ids, (before, after), strict=True):
@@ -72,7 +74,7 @@ def diff(
         _tell_inherited(at, summary)
     differences = changes(before, after)
     if not differences:
-        say(f"{name}: the statistics of {ids[0]} and {ids[1]} are the same")
+        say(_alike(name, words, ids, are_one))
     with until_the_reader_leaves():  # who reads less is told the status all the same
         _write(differences, format)
     caught = [result for result in caught if result.state is State.PASSED]
@@ -80,6 +82,24 @@ def diff(
         warn(f"statflight: {result.column or 'table'}: {result.rule}: {result.detail or result.value}")
     if caught or failed:
         sys.exit(1)
+
+
+def _are_one(reader: Reader, name: str, ids: Sequence[str | int]) -> bool:
+    """True if both snapshots are one."""
+    if CURRENT not in ids:
+        return ids[0] == ids[1]
+    current = find(rows_of(reader, name), CURRENT, captured=False)
+    return all(at in (CURRENT, current) for at in ids)
+
+
+def _alike(name: str, words: Sequence[str | int], ids: Sequence[str | int], are_one: bool) -> str:
+    """The remark on two snapshots without a difference."""
+    if not are_one:
+        return f"{name}: the statistics of {ids[0]} and {ids[1]} are the same"
+    one = f"{name}: {words[0]} and {words[1]} are one snapshot"
+    if FIRST not in words:
+        return one
+    return f"{one}, for no earlier one is captured; run: statflight capture {name} --snapshot first"
 
 
 def _pair(snapshot_a: str | None, snapshot_b: str | None) -> list[str | int]:

@@ -11,6 +11,7 @@ import pytest
 from flight_server.core.views.table_summary import TableSummary
 from flight_server.faces.commands.comparing import _worded
 from flight_server.faces.present.comparison import Change, changes
+from tests.flight_server.command_line import KEY, NAME, column_row
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,19 @@ def summary(schema: str | None, *ids: int) -> TableSummary:
 )
 def test_columns_are_added_or_dropped_only_by_another_schema(before, after, expected):
     assert changes(before, after) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (("first", "current"), "first and current are one snapshot, for no earlier one is captured; run: statflight"),
+        ((4, "current"), "4 and current are one snapshot\n"),
+        ((4, 5), "the statistics of 4 and 5 are the same"),
+    ],
+)
+def test_a_snapshot_compared_with_itself_is_told(server, run, pair, said):
+    server.rows("sys.snapshots", KEY | {"snapshot_id": 4, "is_current": True, "captured": True})
+    server.rows("stats.tables", KEY | {"snapshot_id": 4, "row_count": 5})
+    server.rows("stats.columns", column_row(snapshot_id=4))
+    status, _, err = run("diff", NAME, *pair)
+    assert status == 0 and said in err
