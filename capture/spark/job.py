@@ -50,7 +50,9 @@ def distributed(
     wave = max(_WAVE_ANSWERS // keys, spark.cores)
     start, blocks = 0, False
     while start < len(tasks):
-        end = _end_of_wave(tasks, start, wave, blocks=blocks)
+        end = start + (wave * FAN_IN if blocks else wave)
+        if work.writing is not None:
+            end = _end_of_block(tasks, end)
         poll()
         groups = balanced(tasks[start:end], per_core * spark.cores, FAN_IN if blocks else 1)
         found = _run(spark, [pickle.dumps((group, work)) for group in groups], poll)
@@ -61,16 +63,10 @@ def distributed(
         blocks = work.writing is not None and len(tasks) - start >= FAN_IN * per_core * spark.cores
 
 
-def _end_of_wave(tasks: Sequence[Numbered], start: int, wave: int, *, blocks: bool) -> int:
-    """The end of the tasks of a wave, of which few answers are in memory at once.
-
-    Args:
-        wave: Number of tasks, or of blocks.
-        blocks: The answers are one for each block.
-    """
-    end = start + (wave * FAN_IN if blocks else wave)
-    while end < len(tasks) and tasks[end][0] % FAN_IN and end - start < 2 * wave * FAN_IN:
-        end += 1  # so that the next wave begins with a block
+def _end_of_block(tasks: Sequence[Numbered], end: int) -> int:
+    """The end of tasks with the rest of the last one's block, so that the next wave begins with a block."""
+    while 0 < end < len(tasks) and tasks[end][0] // FAN_IN == tasks[end - 1][0] // FAN_IN:
+        end += 1
     return end
 
 
