@@ -1,5 +1,6 @@
 """A table of many files captured from its log by a server with one worker, under other writes: how long the capture
 takes, what it costs both processes, how long other puts wait, the space that it takes, and how long a scan is planned.
+In turn with the plans DuckDB alone finds the same files in the same Parquet files, by the bounds of their column.
 
 `python -m pytest tests/benchmarks/bench_capture_listing.py -m benchmark -s`; STATFLIGHT_BENCH_FILES (30000) files of
 STATFLIGHT_BENCH_COLUMNS (100) columns each. STATFLIGHT_BENCH_LAKE is a directory that keeps the log for the next run.
@@ -10,9 +11,12 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.benchmarks.bench_large_listings import others
@@ -40,6 +44,42 @@ def size_mb(*files: Path) -> float:
     return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 
 
+class Side:
+    """How long something takes, and what it costs a process."""
+
+    def __init__(self, name: str):
+        self.name, self.ms, self.cpu = name, list[float](), list[float]()
+
+    def run(self, call: Callable[[], int], pid: int) -> int:
+        began, used = time.perf_counter(), cpu_ms(pid)
+        found = call()
+        self.ms.append(1000 * (time.perf_counter() - began))
+        self.cpu.append(cpu_ms(pid) - used)
+        return found
+
+    def figures(self) -> str:
+        typical, best, first = statistics.median(self.ms), min(self.ms), self.ms[0]
+        return (
+            f"{self.name} in {typical:.0f} ms (median), {best:.0f} ms at best, first {first:.0f} ms;"
+            f" {statistics.median(self.cpu):.0f} ms of CPU"
+        )
+
+
+class Alone:
+    """DuckDB over the segments that have bounds, without a server: files of which c0 may have a value of the range."""
+
+    def __init__(self, directory: Path):
+        self.side = Side("by DuckDB alone")
+        names = [str(file) for file in directory.glob("*.parquet") if "column_id" in pq.read_schema(file).names]
+        bounds = f"try_cast(max AS BIGINT) >= {FILES * 500} AND try_cast(min AS BIGINT) <= {FILES * 500 + 2000}"
+        self._sql = f"SELECT file_path FROM read_parquet({names}) WHERE column_id = 1 AND {bounds}"
+        self._connection = duckdb.connect()
+        self._connection.execute("SET parquet_metadata_cache = true")
+
+    def find(self) -> int:
+        return len(self._connection.execute(self._sql).fetchall())
+
+
 def test_a_table_of_many_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, lines, database = lake(tmp_path), [], tmp_path / "stats.duckdb"
     with serving(tmp_path, "--workers", 1, "--watch-seconds", 0) as server:
@@ -65,13 +105,11 @@ def test_a_table_of_many_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
         lines.append(f"database {size:.0f} MB, segments {beside:.0f} MB")
         where = f"c0 BETWEEN {FILES * 500} AND {FILES * 500 + 2000}"
         plan = {"scan": "lake.default.t", "where": where, "columns": ["c0"]}
-        seconds = []
+        alone, planned = Alone(Path(f"{database}.segments")), Side("planned")
         for _ in range(PLANS):
-            began = time.perf_counter()
-            kept = client.read(plan).num_rows
-            seconds.append(time.perf_counter() - began)
-            assert 0 < kept < 10
-        typical, best = (1000 * each for each in (statistics.median(seconds), min(seconds)))
-        lines.append(f"planned in {typical:.0f} ms (median), {best:.0f} ms at best, first {1000 * seconds[0]:.0f} ms")
+            kept = planned.run(lambda: client.read(plan).num_rows, server.process.pid)
+            found = alone.side.run(alone.find, os.getpid())
+            assert kept == found and 0 < kept < 10
+        lines += [planned.figures(), alone.side.figures()]
     with capsys.disabled():
         print(f"\n{FILES} files × {COLUMNS} columns, load {os.getloadavg()[0]:.0f}\n  " + "\n  ".join(lines))
