@@ -44,7 +44,8 @@ class SegmentMaker:
 
     def __init__(self, files: SegmentFiles):
         self._files = files
-        self._targets = {family: TargetBits(family) for family in FAMILY_OF.values()}
+        numbers: dict[str, dict[str, int]] = {IDENTITY[family][0]: {} for family in FAMILY_OF.values()}
+        self._targets = {family: TargetBits(family, numbers[IDENTITY[family][0]]) for family in FAMILY_OF.values()}
 
     @staticmethod
     def open(directory: Path, owner: str) -> SegmentMaker | None:

@@ -25,7 +25,7 @@ from store.segment_listings import in_order
 MANY_SMALL: Final = 16
 """Segments of a table and family, each of fewer rows than `SMALL_ROWS`, that are merged."""
 
-SMALL_ROWS: Final = 1 << 17
+SMALL_ROWS: Final = 1 << 16
 FILE_ROWS: Final = 200_000
 """Rows of a table and family in the database file, beside segments, that are moved to a segment."""
 

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("statflight.worker")
 
-PIECE_ROWS: Final = 1 << 18
-_PIECE_BYTES: Final = 128 << 20
+PIECE_ROWS: Final = 1 << 16
+"""Rows that are written together, at least. More take memory, and a plan reads no less of a column."""
+
+_PIECE_BYTES: Final = 32 << 20
 _WAITING: Final = 1  # pieces that are written beside the capture; the next one waits until that is done
 
 

@@ -24,11 +24,12 @@ class TargetBits:
 
     Args:
         family: A flight of `BY_SPAN`.
+        files: Numbers of files by what identifies them, which several sets may share; none at first.
     """
 
-    def __init__(self, family: str):
+    def __init__(self, family: str, files: dict[str, int] | None = None):
         self._file, *self._rest = IDENTITY[family]
-        self._files: dict[str, int] = {}  # path or storage id → number
+        self._files: dict[str, int] = {} if files is None else files  # path or storage id → number
         self._last: tuple[pa.Array, npt.NDArray[np.int64]] = pa.array([], pa.string()), np.zeros(0, np.int64)
         self._bits: dict[tuple[Any, ...], int] = {}  # rest of a target's identity → number of its bit
         self._words: npt.NDArray[np.uint64] = np.zeros((0, 1), np.uint64)

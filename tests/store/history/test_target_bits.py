@@ -34,3 +34,21 @@ def test_a_family_may_have_files_only_or_several_columns_with_nulls():
     sketches.add(sketches.places(rows))
     assert ("x", None, "ndv") in sketches
     assert ("x", 4, "ndv") not in sketches
+
+
+@given(PIECES)
+def test_sets_share_numbers_of_files_alone(pieces):
+    shared: dict[str, int] = {}
+    of_columns, of_files = TargetBits("stats.file_columns", shared), TargetBits("stats.files", shared)
+    columns, files = set(), set()
+    for number, piece in enumerate(pieces):
+        paths = pa.array([file for file, _ in piece], pa.string())
+        rows = pa.table({"file_path": paths, "column_id": pa.array([id for _, id in piece], pa.int64())})
+        assert of_columns.has(of_columns.places(rows)).tolist() == [target in columns for target in piece]
+        assert of_files.has(of_files.places(rows)).tolist() == [file in files for file, _ in piece]
+        if number % 2:
+            of_columns.add(of_columns.places(rows))
+            columns |= set(piece)
+        else:
+            of_files.add(of_files.places(rows))
+            files |= {file for file, _ in piece}
