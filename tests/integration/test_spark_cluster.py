@@ -11,10 +11,12 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -125,8 +127,8 @@ def lake(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("lake")
     (path / "t").mkdir()
     start = datetime(2026, 1, 1, tzinfo=UTC)
-    for number in range(6):
-        ids = range(number * 2000, number * 2000 + 2000)
+    for number in range(12):
+        ids = range(number * 1000, number * 1000 + 1000)
         rows = pa.table(
             {
                 "id": pa.array(ids, pa.int64()),
@@ -143,7 +145,7 @@ def lake(tmp_path_factory) -> Path:
 
 def captured(directory: Path, lake: Path, settings: str, **options: Any) -> tuple[str, list[Any]]:
     """Captures the lake with these settings; the execution, and the stored rows without times and engine."""
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     (directory / "statflight.toml").write_text(settings)
     with serving(directory, "--workers", 1, **options) as server, server.connect() as client:
         client.timeout = WITHIN
@@ -185,6 +187,69 @@ def test_standalone_cluster_computes_the_same_rows_as_inline(master, environment
     assert spark_rows == inline_rows
     shipped = list(Path(environment["SPARK_WORKER_DIR"]).glob("app-*/*/statflight-capture.zip"))
     assert shipped, "the executors fetched no code"
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.segments/*.parquet"))
+
+
+def test_executors_write_the_rows_of_files_as_segments(master, environment, lake, inline_rows, tmp_path):
+    settings = f'spark_master = "{master}"\nsegment_cells = 20\n'
+    execution, spark_rows = captured(tmp_path / "cluster", lake, settings, env=environment)
+    assert execution == "spark"
+    assert spark_rows == inline_rows
+    assert len(segments(tmp_path / "cluster")) == 8  # of each of four tasks one for each flight; a worker writes two
+
+
+@pytest.fixture(scope="module")
+def large_lake(tmp_path_factory) -> Path:
+    """A lake whose files take an executor a while."""
+    path = tmp_path_factory.mktemp("large")
+    (path / "t").mkdir()
+    for number in range(24):
+        ids = range(number * 60_000, number * 60_000 + 60_000)
+        rows = pa.table(
+            {"id": pa.array(ids, pa.int64()), "word": [f"w{i}" for i in ids], "ratio": [i / 7 for i in ids]}
+        )
+        pq.write_table(rows, path / "t" / f"{number:02}.parquet")
+    return path
+
+
+def executors(environment: dict[str, str]) -> list[int]:
+    """Processes of the cluster's executors."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_ours = str((process / "cwd").readlink()).startswith(environment["SPARK_WORKER_DIR"])
+            if is_ours and b"CoarseGrainedExecutorBackend" in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+    return found
+
+
+def test_executor_that_is_killed_leaves_no_row_twice(master, environment, large_lake, tmp_path):
+    """Its tasks run again elsewhere; the segments that they had written are of nobody, and go with the next start."""
+    _, expected = captured(tmp_path / "inline", large_lake, "")
+    directory, ended, killed = tmp_path / "cluster", threading.Event(), list[int]()
+    directory.mkdir()
+
+    def kill() -> None:
+        while not ended.wait(0.01):
+            if segments(directory) and (running := executors(environment)):
+                os.kill(running[0], signal.SIGKILL)
+                killed.append(running[0])
+                return
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        settings = f'spark_master = "{master}"\nsegment_cells = 20\n'
+        execution, found = captured(directory, large_lake, settings, env=environment)
+    finally:
+        ended.set()
+        killer.join()
+    assert killed, "no executor wrote a segment"
+    assert execution == "spark"
+    assert found == expected
 
 
 READS = """
