@@ -30,6 +30,8 @@ from store.model import schemas
 from store.model.errors import Cancelled, InvalidArgument, UpstreamError
 from store.model.targets import Target
 from tests.capture.engine_contract import check_rows
+from tests.capture.engines.compute.lake import Lake as SmallLake
+from tests.capture.spark import test_written_rows as written_rows
 from tests.flight_server.live_server import eventually, serving
 
 pytestmark = pytest.mark.spark
@@ -614,3 +616,17 @@ def test_expression_that_depends_on_more_than_its_row_is_uncapturable(engine, ta
         True,
     )
     assert sink.get("stats.expressions") == []
+
+
+def test_executors_of_this_machine_write_the_rows_of_files(engine, tmp_path):
+    (tmp_path / "lake").mkdir()
+    lake = SmallLake(tmp_path / "lake")
+    for number in range(12):
+        lake.add(f"{number:02}.parquet", range(number * 7, number * 7 + 20))
+    table = written_rows.handle(lake)
+    written, put = (written_rows.SegmentSink(tmp_path / name) for name in ("segments", "none"))
+    results = engine.capture_batch(written_rows.requests(table), written)
+    assert {result.attributes["execution"] for result in results} == {"spark"}
+    ComputeEngine(inline_max_cells=10**9).capture_batch(written_rows.requests(table), put)
+    assert written.content() == content_as_by_spark(put)
+    assert written.put_files == 0 and written.names == sorted(written.told) != []
