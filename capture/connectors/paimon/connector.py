@@ -20,7 +20,7 @@ from capture.connectors.footers.statistics import FooterCache
 from capture.connectors.options import check_options
 from capture.connectors.paimon.analyzed import analyzed_rows
 from capture.connectors.paimon.catalogs import open_catalog
-from capture.connectors.paimon.library import file_names, open_table, snapshot_ids
+from capture.connectors.paimon.library import file_names, open_table, read_snapshots, snapshot_ids
 from capture.connectors.paimon.schema import to_schema
 from capture.connectors.paimon.snapshot_view import FoundStatistics, SnapshotView, fingerprint
 from capture.connectors.paimon.statistics import ColumnStatistics
@@ -93,7 +93,7 @@ class PaimonConnector(Connector):
             read = wanted.identified(live, current) | {snapshot_id for snapshot_id in live if snapshot_id in wanted}
             schemas: dict[int, Schema] = {}
             snapshots, identities = [], {}
-            for snapshot_id, snapshot in sorted(table.snapshot_manager().get_snapshots_batch(sorted(read)).items()):
+            for snapshot_id, snapshot in sorted(read_snapshots(table.snapshot_manager(), sorted(read)).items()):
                 snapshot = snapshot or (tagged[snapshot_id].snapshot if snapshot_id in tagged else None)
                 if snapshot is None:  # expired meanwhile
                     live -= {snapshot_id}

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from capture.connectors.file_columns import partition_json
 from capture.connectors.paimon.analyzed import Analyzed, parse_analyzed
-from capture.connectors.paimon.library import quiet, snapshot_ids
+from capture.connectors.paimon.library import quiet, read_snapshots, snapshot_ids
 from capture.connectors.spi import delete_file
 from capture.connectors.storage.places import Place, local_path
 
@@ -190,7 +190,7 @@ class SnapshotView:
         manager, since = self.table.snapshot_manager(), range(analyzed.snapshot_id, self.snapshot.id)
         between: dict[int, Any] = {}
         if len(since) <= _LOOK_BACK:
-            between = manager.get_snapshots_batch(list(since))
+            between = read_snapshots(manager, list(since))
         later = [*(between.get(i) for i in since[1:]), self.snapshot]
         if len(since) <= _LOOK_BACK and all(s is not None and s.commit_kind == _SAME_ROWS for s in later):
             return FoundStatistics(analyzed, self.snapshot)
@@ -207,7 +207,7 @@ class SnapshotView:
         manager = self.table.snapshot_manager()
         older = sorted((i for i in snapshot_ids(self.table) if i < self.snapshot.id), reverse=True)
         for start in range(0, len(older), _LOOK_BACK):
-            snapshots = manager.get_snapshots_batch(older[start : start + _LOOK_BACK])
+            snapshots = read_snapshots(manager, older[start : start + _LOOK_BACK])
             yield from (snapshots[i] for i in sorted(snapshots, reverse=True) if snapshots[i] is not None)
 
     def _read_analyzed(self, name: str) -> Analyzed | None:
