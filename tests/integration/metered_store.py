@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -74,6 +76,43 @@ def metered_store() -> Iterator[MeteredStore]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def iceberg_catalog(store: MeteredStore) -> Any:
+    """A catalog in memory, with a namespace `default`, whose tables are in the store."""
+    from pyiceberg.catalog import load_catalog
+
+    options = {
+        "s3.endpoint": store.endpoint,
+        "s3.access-key-id": _KEYS["aws_access_key_id"],
+        "s3.secret-access-key": _KEYS["aws_secret_access_key"],
+        "s3.region": "us-east-1",
+    }
+    catalog = load_catalog("c", type="sql", uri="sqlite://", warehouse=f"s3://{BUCKET}", **options)
+    catalog.create_namespace("default")
+    return catalog
+
+
+def put_paimon_table(store: MeteredStore, key: str, rows: pa.Table, commits: int) -> None:
+    """Puts a Paimon table of some commits, written anew on this machine, where another may be."""
+    import pypaimon
+
+    with tempfile.TemporaryDirectory() as warehouse:
+        catalog = pypaimon.CatalogFactory.create({"warehouse": warehouse})
+        catalog.create_database("default", True)
+        options = {"metadata.stats-mode": "full"}
+        catalog.create_table("default.t", pypaimon.Schema.from_pyarrow_schema(rows.schema, options=options), False)
+        for _ in range(commits):
+            builder = catalog.get_table("default.t").new_batch_write_builder()
+            write, commit = builder.new_write(), builder.new_commit()
+            write.write_arrow(rows)
+            commit.commit(write.prepare_commit())
+            write.close()
+            commit.close()
+        root = Path(warehouse, "default.db", "t")
+        for file in root.rglob("*"):
+            if file.is_file():
+                store.put(f"{key}/{file.relative_to(root)}", file.read_bytes())
 
 
 def parquet_bytes(rows: pa.Table) -> bytes:
