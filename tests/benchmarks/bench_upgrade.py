@@ -81,10 +81,12 @@ def columns_of(path: Path) -> Columns:
 def content(path: Path, columns: Columns) -> Content:
     """Rows of each table, and a digest of all values of its columns."""
     with duckdb.connect(str(path), read_only=True) as connection:
-        return {
-            table: connection.execute(f"SELECT count(*), coalesce(bit_xor(hash({names})), 0) FROM {table}").fetchall()[0]
+        digest = "SELECT count(*), coalesce(bit_xor(hash({names})), 0) FROM {table}"
+        found = {
+            table: connection.execute(digest.format(names=names, table=table)).fetchall()
             for table, names in columns.items()
         }
+    return {table: rows[0] for table, rows in found.items()}
 
 
 def layout(path: Path) -> int:
