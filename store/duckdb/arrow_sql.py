@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -25,16 +26,16 @@ LITERALS = 16  # at most that many values are written into a condition
 _FEW_ROWS = 64  # at most that many row ids are written into a condition
 
 
-class OverArrow:
+class OverArrow(ABC):
     """Takes the place of a connection, and gets the Arrow tables that a statement reads."""
 
+    @abstractmethod
     def execute(self, sql: str, given: Any = None, tables: Mapping[str, pa.Table] = MappingProxyType({})) -> Any:
         """Runs a statement.
 
         Args:
             tables: Name in the statement → table; they are variables of the function that calls this one, too.
         """
-        raise NotImplementedError
 
 
 def execute(connection: Connection, sql: str, given: Given | None = None, **tables: pa.Table) -> list[tuple[Any, ...]]:
