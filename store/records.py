@@ -28,12 +28,13 @@ Texts = list[str]  # `list` is a method in the class below
 
 
 class Records:
-    """The records of a database. Its methods that `StatsStore` has too are described there."""
+    """The records of a database; `StatsStore` tells more of the methods that it has too."""
 
     def __init__(self, catalog: Catalog):
         self.catalog, self.database = catalog, catalog.database
 
     def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
+        """A record as it was put; None if there is none."""
         record = self._find(table, snapshot_id, target)
         return record and {name: record[name] for name in record if name not in ("generation", "created_at")}
 
@@ -46,6 +47,7 @@ class Records:
         return rows.to_pylist()[0] if rows.num_rows else None
 
     def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
+        """The digest, generation and times of a record. Raises NotFound if there is none, or no such snapshot."""
         self.catalog.snapshot(table, snapshot_id)
         row = self._find(table, snapshot_id, target)
         if row is None:
@@ -69,6 +71,7 @@ class Records:
         return [row[0] for row in digests]
 
     def rows(self, table: TableEntry, snapshot_id: int, flight: str) -> pa.Table:
+        """The stored rows of a flight at a snapshot, as the database has them."""
         places = one_place(table.table_key, snapshot_id)
         with self._reading(table, flight) as cursor:
             return query(cursor, select_rows(flight), places=places)
@@ -103,6 +106,7 @@ class Records:
         return pa.concat_tables([_in_schema(part, schema, key) for part in parts])
 
     def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
+        """The number of records of a snapshot, of one kind or all. Raises NotFound if there is no such snapshot."""
         self.catalog.snapshot(table, snapshot_id)
         total = 0
         with self._reading(table, "stats.files") as cursor:
@@ -120,6 +124,7 @@ class Records:
         page_token: str = "",
         page_size: int = 1000,
     ) -> Page:
+        """A page of the records of a snapshot. Raises NotFound if there is no such snapshot."""
         total = self.count(table, snapshot_id, kind)
         records: Rows = []
         with self._reading(table, "stats.files") as cursor:

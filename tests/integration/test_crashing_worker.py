@@ -52,7 +52,7 @@ def test_job_that_ends_its_worker_twice_fails_with_the_name_of_the_file(tmp_path
         pq.write_table(pa.table({"a": range(10)}), tmp_path / "lake" / table / "0.parquet")
     pq.write_table(pa.table({"a": range(1000)}), tmp_path / "lake" / "bad" / "1.parquet")
     with serving(tmp_path, "--workers", 1, env=plugin) as server, server.connect() as client:
-        client.timeout = 60.0
+        client.timeout = 180.0
         client.act(
             "register_connector",
             {"catalog": "lake", "format": "parquet", "uri": str(tmp_path / "lake"), "discover": True},

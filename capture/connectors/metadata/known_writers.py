@@ -2,8 +2,9 @@
 
 A bound from metadata allows to skip data only if its writer, in that version, is known to write bounds of its type
 right. Bounds of any other are stored with a doubt, the reason for people, until the data was read.
-`tests/capture/connectors/test_known_writers.py` writes with those that are installed, and compares their bounds with
-the values; the others are compared in files of the test lakes. The guide `skip_files.md` has the same table.
+`tests/capture/connectors/metadata/test_known_writers.py` writes with those that are installed, and compares their
+bounds with the values; the others are compared in files of the test lakes. The guide `skip_files.md` has the same
+table.
 """
 
 from __future__ import annotations

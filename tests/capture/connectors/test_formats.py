@@ -16,7 +16,7 @@ def test_built_in_formats_are_known_and_others_are_refused():
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch):
-    for module in ("delta.connector", "delta.snapshot_view", "delta.deletion_vectors", "roaring"):
+    for module in ("delta.connector", "delta.snapshot_view", "delta.deletion_vectors", "rows.roaring"):
         monkeypatch.delitem(sys.modules, f"capture.connectors.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "pyroaring", None)
     with pytest.raises(InvalidArgument, match=r"pyroaring.*pip install 'statflight\[all\]'"):
