@@ -65,7 +65,7 @@ class Mode(StrEnum):
 
 
 class Described(NamedTuple):
-    """What rows say of their table: key columns, names by column id, and the hash of the schema."""
+    """A table as its rows name it: key columns, names by column id, and the hash of the schema."""
 
     key: Mapping[str, Any]
     names: Mapping[int, str]
@@ -103,7 +103,7 @@ class TableHandle:
 
     @property
     def described(self) -> Described:
-        """What rows about it say of it."""
+        """The values by which rows name it."""
         return Described(self.key, self.names, self.columns.hash)
 
     @cached_property

@@ -1,1 +1,1 @@
-"""What metadata of several formats says of columns: analysed statistics, comments, bounds by known writers."""
+"""Facts about columns in the metadata of several formats: analysed statistics, comments, bounds by known writers."""

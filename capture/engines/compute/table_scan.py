@@ -164,7 +164,7 @@ class TableScan:
 
     @property
     def keeping(self) -> Keeping:
-        """Which sketches of files are kept."""
+        """The rule by which sketches of files are kept."""
         return Keeping(self.file_sketches, self.uncut, self.files_total, len(self.table.by_id))
 
     def _contradiction(self, answer: Answer, task: ScanTask) -> str:

@@ -1,4 +1,4 @@
-"""What inspections of lakes have found, stored in the catalog: of each inspection in one transaction."""
+"""The findings of inspections of lakes, stored in the catalog, those of each inspection in one transaction."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class ConnectionOptions(NamedTuple):
 
 
 def _wrong_with(address: str) -> str | None:
-    """What is wrong with an address, which may go without saying; None for one of Flight."""
+    """Why an address is not one of Flight, for the end of a message (empty: nothing more to say); None if it is."""
     scheme, _, place = address.partition("://")
     if scheme in ("http", "https"):
         return "; that is the address of pages"

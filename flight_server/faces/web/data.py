@@ -317,7 +317,7 @@ def _commits(snapshots: Sequence[Row], counts: Mapping[int, Row]) -> list[dict[s
 
 
 def column_values(row: Row, summary: table_summary.TableSummary) -> dict[str, Any]:
-    """What pages and their twins show of a column: its row, and its distribution in words and bars."""
+    """The values that pages and their twins show of a column: its row, and its distribution in words and bars."""
     column = row["column_id"]
     return {
         **row,
