@@ -13,6 +13,7 @@ from store.duckdb.database import Connection
 from store.duckdb.layout import BY_SPAN
 from store.history.file_listings import Marks
 from store.history.file_spans import end_staged
+from store.history.placement import Placement
 from store.history.presence import STAGED
 from store.history.snapshot_merge import SnapshotMerge
 from store.history.span_merge import SpanMerge, drop_orphaned_sketches, waves
@@ -45,9 +46,11 @@ class Merging:
         """
         keys = {key for put in puts if _lists_files(put) for key in put.rows["table_key"].unique().to_pylist()}
         had_sketches = self.catalog.presence.of("file_sketches", keys)
+        spans, presence = self.catalog.spans, self.catalog.presence
+        placement = Placement(self._name_of, places, spans, presence, self._segments, marks)
         counts = Counts()
         for put in puts:
-            counts += self._store(connection, put, generation, new_tables, places, marks)
+            counts += self._store(connection, put, generation, new_tables, placement)
         self._drop_orphans(connection, puts, had_sketches)
         return counts
 
@@ -57,8 +60,7 @@ class Merging:
         put: Put,
         generation: int,
         new_tables: set[int],
-        places: Mapping[tuple[int, int], Place],
-        marks: Marks,
+        placement: Placement,
     ) -> Counts:
         rows, presence = put.rows, self.catalog.presence
         keys = rows["table_key"].unique().to_pylist()
@@ -78,11 +80,11 @@ class Merging:
             self.catalog.behind.stored(family, part)
             if family in BY_SPAN and presence.has_any(STAGED, keys):
                 end_staged(connection, self._segments, family, keys)
-            for wave in waves(part) if family in BY_SPAN else [part]:
-                given = put.mode, family, wave, self._name_of, places, self.catalog.spans, presence
-                is_span = family in BY_SPAN
-                merge = SpanMerge(*given, self._segments, marks) if is_span else SnapshotMerge(*given)
-                counts += merge.apply(connection, generation)
+            if family not in BY_SPAN:
+                counts += SnapshotMerge(put.mode, family, part, placement).apply(connection, generation)
+                continue
+            for wave in waves(part):
+                counts += SpanMerge(put.mode, family, wave, placement).apply(connection, generation)
         return counts
 
     def _drop_orphans(self, connection: Connection, puts: Sequence[Put], had_sketches: Set[int]) -> None:

@@ -12,10 +12,9 @@ import itertools
 import time
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -26,6 +25,7 @@ from store.duckdb.layout import OPEN_END, stored_columns
 from store.duckdb.segment_files import Written
 from store.duckdb.segments import segment_of
 from store.history.file_listings import Marks
+from store.history.merge import Ids, Merged, Standing, Stored, merge
 from store.history.staged import Staged
 from store.model.errors import Cancelled
 from store.model.puts import IDENTITY, Counts, Put, PutMode, two_rows
@@ -43,9 +43,6 @@ _ORDER: Final = {
     "file_sketches": ("column_id", "file_path"),
 }
 """Family → the columns by which the rows of a segment are sorted."""
-
-Mask: TypeAlias = npt.NDArray[np.bool_]
-Ids: TypeAlias = npt.NDArray[np.int64]
 
 
 class SegmentListing(StagedListing):
@@ -66,7 +63,6 @@ class SegmentListing(StagedListing):
         self._ended: list[Ids] = []  # ids of rows in segments that end where this listing begins
         self._ended_rows: list[pa.Table] = []
         self._gone = pa.table({"file": pa.array([], pa.string())})  # files of the base that this listing lacks
-        self._replaced = 0  # rows of the last piece that replace others of the snapshot
         self._is_settled = False
         self.few_rows = min(_FEW_ROWS, self._segments.cells or 0)
         """New rows up to which they go into the file, where a merge finds them later."""
@@ -176,24 +172,27 @@ class SegmentListing(StagedListing):
             staged = Staged(self.family, staged.rows.filter(pa.array(~known)), staged.name_of)
         else:
             self._targets.add(places)
-        done = self._compared(staged) if self._has_rows else np.zeros(staged.rows.num_rows, np.bool_)
-        fresh = staged.rows.filter(pa.array(~done)) if done.any() else staged.rows
+        fresh, counts = staged.rows, Counts(received, staged.rows.num_rows, 0, 0)
+        if self._has_rows:
+            merged = self._compared(staged)
+            counts = merged.counts(received)
+            if not merged.insert.all():
+                fresh = fresh.filter(pa.array(merged.insert))
         is_whole = written is not None and fresh.num_rows == piece.num_rows
         if written is not None and is_whole:
             self._write_small()
             self._files.append(written)
         else:
             self._keep(fresh.drop_columns(["table_key", "snapshot_id"]))
-        replaced = self._replaced
-        self.counts += Counts(received, fresh.num_rows - replaced, int(done.sum()), replaced)
+        self.counts += counts
         return not is_whole
 
-    def _compared(self, staged: Staged) -> Mask:
-        """Compares rows with the stored ones of the same targets, and notes which of these stay and which end; true for
-        the rows that need no insert."""
-        done = np.zeros(staged.rows.num_rows, np.bool_)
+    def _compared(self, staged: Staged) -> Merged:
+        """Compares rows with the stored ones of the same targets, and notes which of these stay and which end."""
         file = IDENTITY[self.family][0]
-        removed = pc.is_in(staged.rows[file], self._gone["file"]).to_numpy() if self._gone.num_rows else done
+        removed = np.zeros(staged.rows.num_rows, np.bool_)
+        if self._gone.num_rows:
+            removed = pc.is_in(staged.rows[file], self._gone["file"]).to_numpy()
         keep = None
         if self._mode is PutMode.CAPTURE and self._is_own:
             among = "NOT IN (SELECT file FROM {removed})" if self._gone.num_rows else "IS NOT NULL"
@@ -204,17 +203,16 @@ class SegmentListing(StagedListing):
                 cursor, self._stored_sql(cursor), keep_complete=keep, fills=fills, removed=self._gone
             )
         row, rid = (found[name].to_numpy() for name in ("row_no", "rid"))
-        same, relabelled = (found[name].to_numpy().astype(np.bool_) for name in ("same", "relabelled"))
         is_own = self._is_own & ~removed[row]
-        stays = same | (is_own & ~relabelled & fills)
-        done[row[stays]] = True
-        self._replaced = int((is_own & ~stays).sum())
-        for is_kept, ids, rows in ((stays, self._kept, self._kept_rows), (~stays, self._ended, self._ended_rows)):
-            ids.append(rid[is_kept & (rid < 0)])
-            numbers = row[is_kept & (rid >= 0)]
+        standing = np.where(is_own, Standing.OWN, Standing.EARLIER)
+        merged = merge(staged.rows.num_rows, Stored.of(found, standing), self._mode)
+        ends = merged.close | merged.split
+        for which, ids, rows in ((merged.leave, self._kept, self._kept_rows), (ends, self._ended, self._ended_rows)):
+            ids.append(rid[which & (rid < 0)])
+            numbers = row[which & (rid >= 0)]
             if len(numbers):
                 rows.append(self._targets_of(staged.rows.take(pa.array(numbers))))
-        return done
+        return merged
 
     def _targets_of(self, rows: pa.Table) -> pa.Table:
         return rows.select([name for name in IDENTITY[self.family] if name in rows.column_names])

@@ -16,7 +16,7 @@ import logging
 import threading
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SPAN, OPEN_END, insert_rows
 from store.history.file_listings import FAMILIES, ListingChanged, Marks, can_continue
 from store.history.file_spans import end_staged, positions, tidy
+from store.history.merge import Ids, Mask, Merged, Standing, Stored, merge
 from store.history.presence import STAGED
 from store.history.span_merge import drop_orphaned_sketches
 from store.history.staged import Staged
@@ -55,14 +56,13 @@ _PIECE_BYTES: Final = 64 << 20
 _NEAR_ROWS: Final = _PIECE_ROWS  # row ids around the last ones where the next piece's rows are looked for first
 _TIDY_ROWS: Final = 100_000  # rows that are deleted or closed in one transaction
 
-# States of a stored row about a target, in the SQL of `_merge`.
+# States of a stored row about a target, in the SQL of `_matches`.
 _OPEN, _ENDED, _REQUESTED, _FILLED = range(4)  # of an earlier listing, and staged by this one
 
 T = TypeVar("T")
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
-class _Merged(NamedTuple):
+class _Piece(NamedTuple):
     """The effect of a piece: its counts, how many more rows of earlier listings are carried over, and their last id."""
 
     counts: Counts
@@ -207,46 +207,48 @@ class StagedListing:
         self._carried, self._near = self._carried + merged.carried, merged.near
         self._targets.add(places)
 
-    def _merge(self, connection: Connection, staged: Staged, mode: PutMode, known: Mask) -> _Merged:
+    def _merge(self, connection: Connection, staged: Staged, mode: PutMode, known: Mask) -> _Piece:
         """Stores a piece.
 
         Args:
             known: True for rows about targets put earlier.
         """
         self._check(connection)
-        done = np.zeros(staged.rows.num_rows, np.bool_)  # rows that need no insert
-        unchanged = replaced = repeated = carried = 0
-        near = self._near
-        if self._has_rows or known.any():
-            found = self._matches(connection, staged, mode, known)
-            row, rid, state = (found[name].to_numpy() for name in ("row_no", "rid", "state"))
-            same, relabelled = (found[name].to_numpy().astype(np.bool_) for name in ("same", "relabelled"))
-            live = state != _ENDED
-            again = live & (known[row] | (state >= _REQUESTED))
-            own = live & ~again & self._is_own
-            is_there = again | (own & ~relabelled)
-            other = live & ~same & ~(is_there & (mode is PutMode.FILL))
-            self._refuse(connection, staged, mode, found, other & again, other & own)
-            done[row[live & ~other]] = True
-            reopened = ~live & same & ~done[row]
-            done[row[reopened]] = True
-            old = state == _OPEN
-            carried = int((old & ~other & ~known[row]).sum() - (old & other & known[row]).sum() + reopened.sum())
-            near = int(rid[old].max(initial=near))
-            self._change(connection, f"UPDATE {{0}} SET to_pos = {self._pos}", rid[other & (state == _OPEN)])
-            self._change(connection, f"UPDATE {{0}} SET to_pos = {OPEN_END}", rid[reopened])
-            self._change(connection, "DELETE FROM {0}", rid[other & (state >= _REQUESTED)])
-            unchanged, replaced, repeated = (int(x.sum()) for x in (own & ~other, own & other, again & ~other))
-        rows = staged.rows.filter(pa.array(~done)) if done.any() else staged.rows  # a filter copies them
-        staged.insert(
-            connection,
-            self._physical,
-            rows.drop_columns(["snapshot_id"]),
-            self._generation + (mode is PutMode.FILL),
-            {"from_pos": self._pos, "to_pos": OPEN_END},
-        )
-        created = staged.rows.num_rows - unchanged - replaced - repeated
-        return _Merged(Counts(staged.received, created, unchanged, replaced), carried, near)
+        if not self._has_rows and not known.any():
+            self._insert(connection, staged, staged.rows, mode)
+            return _Piece(Counts(staged.received, staged.rows.num_rows, 0, 0), 0, self._near)
+        found = self._matches(connection, staged, mode, known)
+        stored = Stored.of(found, self._standings(found, known))
+        merged = merge(staged.rows.num_rows, stored, mode)
+        self._refuse(connection, staged, found, merged)
+        rid, state = found["rid"].to_numpy(), found["state"].to_numpy()
+        ends, was_open = merged.close | merged.split, state == _OPEN  # an own row ends: its snapshot moves on
+        self._change(connection, f"UPDATE {{0}} SET to_pos = {self._pos}", rid[ends & was_open])
+        self._change(connection, f"UPDATE {{0}} SET to_pos = {OPEN_END}", rid[merged.extend])
+        self._change(connection, "DELETE FROM {0}", rid[ends & ~was_open])
+        # a filter copies the rows
+        fresh = staged.rows if merged.insert.all() else staged.rows.filter(pa.array(merged.insert))
+        self._insert(connection, staged, fresh, mode)
+        was_carried = stored.standing == Standing.CARRIED
+        more = merged.extend | (merged.leave & was_open & ~was_carried)
+        carried = int(more.sum()) - int((merged.close & was_carried).sum())
+        return _Piece(merged.counts(staged.received), carried, int(rid[was_open].max(initial=self._near)))
+
+    def _standings(self, found: pa.Table, known: Mask) -> Ids:
+        """The `Standing` of stored rows.
+
+        Args:
+            known: True for staged rows about targets put earlier.
+        """
+        of_open = np.where(known, Standing.CARRIED, Standing.OWN if self._is_own else Standing.EARLIER)
+        of_state = np.array([-1, Standing.ENDED, Standing.ASKED, Standing.FILLED])
+        state = found["state"].to_numpy()
+        return np.where(state == _OPEN, of_open[found["row_no"].to_numpy()], of_state[state])
+
+    def _insert(self, connection: Connection, staged: Staged, rows: pa.Table, mode: PutMode) -> None:
+        generation = self._generation + (mode is PutMode.FILL)
+        span = {"from_pos": self._pos, "to_pos": OPEN_END}
+        staged.insert(connection, self._physical, rows.drop_columns(["snapshot_id"]), generation, span)
 
     def _matches(self, connection: Connection, staged: Staged, mode: PutMode, known: Mask) -> pa.Table:
         """The stored rows of the same targets, with their `state`."""
@@ -268,21 +270,15 @@ class StagedListing:
             return found
         return staged.matches(connection, stored, ("state",), keep_complete=keep, fills=fills)
 
-    def _refuse(
-        self, connection: Connection, staged: Staged, mode: PutMode, found: pa.Table, again: Mask, own: Mask
-    ) -> None:
-        """Refuses rows that differ from a stored one that is put again, or that is the snapshot's `own`."""
-        if mode is PutMode.CAPTURE:  # requested rows replace others of the same capture
-            again = again & (found["state"].to_numpy() == _REQUESTED)
-        else:
-            again = again & (found["state"].to_numpy() != _FILLED)
-        if again.any():
-            row_no = found["row_no"][int(again.argmax())].as_py()
+    def _refuse(self, connection: Connection, staged: Staged, found: pa.Table, merged: Merged) -> None:
+        """Refuses rows that differ from a stored one that is put again, or that is the snapshot's own."""
+        if merged.repeated is not None:
+            row_no = found["row_no"][merged.repeated].as_py()
             target = {name: staged.rows[name][row_no].as_py() for name in ("snapshot_id", *IDENTITY[self.family])}
             raise two_rows(self.family, self._full_name, target)
-        if mode is PutMode.CREATE and own.any():
-            at = int(own.argmax())
-            staged.refuse(connection, self._physical, found["row_no"][at].as_py(), found["rid"][at].as_py())
+        if merged.conflict is not None:
+            first = found.slice(merged.conflict, 1).to_pylist()[0]
+            staged.refuse(connection, self._physical, first["row_no"], first["rid"])
 
     def _change(self, connection: Connection, statement: str, rids: npt.NDArray[np.int64]) -> None:
         """Runs an UPDATE or DELETE, with `{0}` for the table, on rows by id."""

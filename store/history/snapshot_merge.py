@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 
 import numpy as np
@@ -22,17 +22,19 @@ from store.duckdb.layout import (
     stored_columns,
 )
 from store.history.file_spans import STORAGE_ID
-from store.history.presence import Presence
-from store.history.spans import Spans, served_distribution
-from store.history.staged import NONE, NameOf, Staged
-from store.model.catalog_entries import Place
+from store.history.merge import Standing, Stored, merge
+from store.history.placement import Placement
+from store.history.spans import served_distribution
+from store.history.staged import NONE, Staged
 from store.model.freshness import has_sql
 from store.model.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes, first_of_each
 from store.model.schemas import COUNTS, DISTRIBUTION
 from store.model.sketches import is_partial
 
 _NONE_TRUE = pa.chunked_array([], pa.bool_())
-_NOTHING = pa.table({"row_no": NONE, "rid": NONE, "same": _NONE_TRUE, "relabelled": _NONE_TRUE, "part": NONE})
+_NOTHING = pa.table(
+    dict.fromkeys(("row_no", "rid", "part", "table_key"), NONE) | {"same": _NONE_TRUE, "relabelled": _NONE_TRUE}
+)
 # Current rows, rows of the history, copies at the put's snapshots, rows that begin after one of them.
 _CURRENT, _HISTORY, _COPIES, _LATER = 2, 3, 4, 5
 _ANY = (_CURRENT, _HISTORY)
@@ -44,26 +46,15 @@ class SnapshotMerge:
     Args:
         flight: A flight of `BY_SNAPSHOT`.
         rows: Rows of the put, with `table_key` and `snapshot_id`.
-        name_of: Table key → full name, for messages.
-        places: (table key, snapshot id) → place, of the put's snapshots.
-        presence: The tables that may have rows.
+        placement: The put's tables and snapshots.
     """
 
-    def __init__(
-        self,
-        mode: PutMode,
-        flight: str,
-        rows: pa.Table,
-        name_of: NameOf,
-        places: Mapping[tuple[int, int], Place],
-        spans: Spans,
-        presence: Presence,
-    ):
-        self.mode, self.flight, self.places = mode, flight, places
-        self.spans, self.presence = spans, presence
+    def __init__(self, mode: PutMode, flight: str, rows: pa.Table, placement: Placement):
+        self.mode, self.flight, self.places = mode, flight, placement.places
+        self.spans, self.presence = placement.spans, placement.presence
         if mode is PutMode.FILL:  # of two records for a target, the second is not missing any more
             rows = rows.take(first_of_each(rows, ("table_key", "snapshot_id", *IDENTITY[flight])))
-        self.staged = Staged(flight, rows, name_of, ("snapshot_id",))
+        self.staged = Staged(flight, rows, placement.name_of, ("snapshot_id",))
         self.tables = parts(flight)
         self.is_grouped = flight in GROUPED
         self.having: AbstractSet[int] = set()
@@ -86,24 +77,21 @@ class SnapshotMerge:
         if self.is_grouped and pc.any(stored["relabelled"]).as_py():
             self._keep_distributions(connection)
             stored = self._matches(connection)
-        is_settled = stored["same"]
-        if self.mode is PutMode.FILL:
-            is_settled = pc.invert(stored["relabelled"])
-        settled, other = stored.filter(is_settled), stored.filter(pc.invert(is_settled))
-        if self.mode is PutMode.CREATE and other.num_rows:
-            first = other.slice(0, 1).to_pylist()[0]
+        merged = merge(staged.rows.num_rows, Stored.of(stored, Standing.OWN), self.mode)
+        if merged.conflict is not None:
+            first = stored.slice(merged.conflict, 1).to_pylist()[0]
             staged.refuse(connection, self.tables[first["part"]], first["row_no"], first["rid"])
-        fresh = staged.without(settled["row_no"])
-        replaced = other.num_rows
-        self._delete(connection, other)
-        if self.mode is PutMode.REPLACE_SNAPSHOT and not self.having.isdisjoint((0, 1)):
-            self._delete_absent(connection, stored)
-        in_place = replaced == fresh.num_rows and pc.all(pc.equal(other["part"], 0), min_count=0).as_py()
-        self._insert(connection, fresh, generation, in_place=in_place, is_new=not replaced)
+        self._delete(connection, stored.filter(pa.array(merged.split)))
+        absent = stored["table_key"].filter(pa.array(merged.is_absent))
+        self.spans.change(absent.unique().to_pylist())
+        fresh = staged.rows.filter(pa.array(merged.insert))
+        replaced_parts = stored["part"].filter(pa.array(merged.split & ~merged.is_absent)).unique().to_pylist()
+        in_place = merged.replaced == fresh.num_rows and replaced_parts in ([], [0])
+        self._insert(connection, fresh, generation, in_place=in_place, is_new=not merged.replaced)
         has_sketches = self.flight != "stats.sketches" and self.presence.has_any("stats.sketches", keys)
         if self.mode is PutMode.REPLACE_SNAPSHOT and has_sketches:
             self._drop_orphaned_sketches(connection)
-        return Counts(staged.received, fresh.num_rows - replaced, settled.num_rows, replaced)
+        return merged.counts(staged.received)
 
     def _stored(self, scope: str, having: Collection[int] = (0, 1)) -> str:
         """Subquery of the stored records with `part`, `rid` and all columns; `having` are the parts to read."""
@@ -128,12 +116,28 @@ class SnapshotMerge:
         return {kind for (kind,) in connection.execute(" UNION ALL ".join(first)).fetchall()}
 
     def _matches(self, connection: Connection) -> pa.Table:
+        """The stored records of the put's targets, in mode REPLACE_SNAPSHOT also those of its snapshots' others."""
         if self.having.isdisjoint((0, 1)):
             return _NOTHING
-        keep = "true" if self.mode is PutMode.CAPTURE else None
-        stored = self._stored(self.staged.scope(snapshots=True), self.having)
-        fills = self.mode is PutMode.FILL
-        return self.staged.matches(connection, stored, ("part",), keep_complete=keep, fills=fills)
+        return self.staged.matches(
+            connection,
+            self._stored(self.staged.scope(snapshots=True), self.having),
+            ("part", "table_key"),
+            keep_complete="true" if self.mode is PutMode.CAPTURE else None,
+            fills=self.mode is PutMode.FILL,
+            absent=self._absent() if self.mode is PutMode.REPLACE_SNAPSHOT else None,
+        )
+
+    def _absent(self) -> str:
+        """SQL that is true for a stored row of the put's snapshots; for a sketch only if its target is not in the
+        put, as one that is keeps its sketches of other roles."""
+        of_snapshot = "(t.table_key, t.snapshot_id) IN (SELECT (p.table_key, p.snapshot_id) FROM {staged} p)"
+        if self.flight != "stats.sketches":
+            return of_snapshot
+        return (
+            f"{of_snapshot} AND (t.table_key, t.snapshot_id, t.storage_id) NOT IN"
+            " (SELECT (p.table_key, p.snapshot_id, p.storage_id) FROM {staged} p)"
+        )
 
     def _keep_distributions(self, connection: Connection) -> None:
         """Completes captured rows without distinct counts by the distribution that is stored for the same snapshot, so
@@ -162,26 +166,6 @@ class SnapshotMerge:
             if rids.num_rows:
                 among = f"{self.staged.scope()} AND {rowid_in(rids['rid'], table)}"
                 execute(connection, f"DELETE FROM {table} WHERE {among}", doomed=rids)
-
-    def _delete_absent(self, connection: Connection, matched: pa.Table) -> None:
-        """Deletes stored rows of the put's snapshots that are not in the put; sketches only if their target is not."""
-        among = ""
-        if self.flight == "stats.sketches":  # a target in the put keeps its sketches of other roles
-            among = (
-                " AND NOT EXISTS (SELECT 1 FROM {staged} s WHERE s.table_key = t.table_key"
-                " AND s.storage_id = t.storage_id AND s.snapshot_id = t.snapshot_id)"
-            )
-        stored = self._stored(self.staged.scope(snapshots=True))
-        absent = query(
-            connection,
-            f"SELECT t.part, t.rid, t.table_key FROM ({stored}) t SEMI JOIN {{staged}} p"
-            " ON p.table_key = t.table_key AND p.snapshot_id = t.snapshot_id WHERE NOT EXISTS"
-            f" (SELECT 1 FROM {{kept}} k WHERE k.part = t.part AND k.rid = t.rid){among}",
-            kept=matched.select(["part", "rid"]),
-            staged=self.staged.rows,
-        )
-        self._delete(connection, absent)
-        self.spans.change(absent["table_key"].unique().to_pylist())
 
     def _insert(
         self, connection: Connection, fresh: pa.Table, generation: int, *, in_place: bool, is_new: bool

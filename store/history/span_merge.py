@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +11,11 @@ import pyarrow.compute as pc
 from store.duckdb.arrow_sql import execute, query, rowid_in, within
 from store.duckdb.layout import BY_SPAN, OPEN_END, SPAN, Connection, insert_rows
 from store.duckdb.segments import Segments
-from store.history.file_listings import FAMILIES, Marks
+from store.history.file_listings import FAMILIES
 from store.history.file_spans import STORAGE_ID, remove_at
-from store.history.presence import Presence
-from store.history.spans import Spans
-from store.history.staged import NONE, NameOf, Staged
-from store.model.catalog_entries import Place
+from store.history.merge import Standing, Stored, merge
+from store.history.placement import Placement
+from store.history.staged import Staged
 from store.model.puts import IDENTITY, Codes, Counts, PutMode, codes, first_of_each
 
 
@@ -45,30 +43,15 @@ class SpanMerge:
     Args:
         family: A flight of `BY_SPAN`.
         rows: Rows of the put, with `table_key` and `snapshot_id`.
-        name_of: Table key → full name, for messages.
-        places: (table key, snapshot id) → place, of the put's snapshots.
-        presence: The tables that may have listings.
-        segments: The segments with rows of these.
-        marks: The marks of the put's listings.
+        placement: The put's tables and snapshots.
     """
 
-    def __init__(
-        self,
-        mode: PutMode,
-        family: str,
-        rows: pa.Table,
-        name_of: NameOf,
-        places: Mapping[tuple[int, int], Place],
-        spans: Spans,
-        presence: Presence,
-        segments: Segments,
-        marks: Marks = MappingProxyType({}),
-    ):
-        self.segments = segments
+    def __init__(self, mode: PutMode, family: str, rows: pa.Table, placement: Placement):
+        self.segments = placement.segments
         self.mode, self.family, self.physical = mode, family, BY_SPAN[family]
-        self.places, self.spans, self.presence = places, spans, presence
-        self.marks = marks if family in FAMILIES else {}
-        self.staged = Staged(family, rows, name_of)
+        self.places, self.spans, self.presence = placement.places, placement.spans, placement.presence
+        self.marks = placement.marks if family in FAMILIES else {}
+        self.staged = Staged(family, rows, placement.name_of)
 
     def apply(self, connection: Connection, generation: int) -> Counts:
         """Merges the put into the stored listings.
@@ -84,34 +67,24 @@ class SpanMerge:
             self.listings = _first_listings(staged.rows)
         self.presence.add(self.family, keys)
         self._lift(connection, keys)
-        unchanged = replaced = 0
-        stored = doomed = extended = None
-        fresh = staged.rows
-        if pc.any(pc.greater_equal(self.listings["last"], 0)).as_py():
-            stored = self._matches(connection)
-            is_settled = stored["same"]
-            if self.mode is PutMode.FILL:
-                is_settled = pc.invert(stored["relabelled"])
-            other = stored.filter(pc.and_not(stored["own"], is_settled))
-            if self.mode is PutMode.CREATE and other.num_rows:
-                staged.refuse(connection, self.physical, other["row_no"][0].as_py(), other["rid"][0].as_py())
-            # an existing listing is compared with its own rows; a new one continues equal rows of the one before
-            settled = stored.filter(pc.and_(stored["own"], is_settled))
-            unchanged = settled.num_rows
-            carried = stored.filter(pc.and_not(stored["same"], stored["own"]))
-            done = pa.chunked_array([*settled["row_no"].chunks, *carried["row_no"].chunks], pa.int64())
-            replaced, doomed = other.num_rows, other["rid"]
-            has_own = self.listings["own"].null_count < self.listings.num_rows
-            if has_own and len(done) < staged.rows.num_rows:
-                extended, done = self._extended(connection, done)
-            fresh = staged.without(done)
-            if self.mode is PutMode.REPLACE_SNAPSHOT and has_own:
-                absent = self._absent(connection, stored)
-                more = absent.chunks if doomed is None else [*doomed.chunks, *absent.chunks]
-                doomed = pa.chunked_array(more, pa.int64())
-        self._write(connection, stored, doomed, extended)
-        self._insert(connection, fresh, generation)
-        return Counts(staged.received, staged.rows.num_rows - unchanged - replaced, unchanged, replaced)
+        if not pc.any(pc.greater_equal(self.listings["last"], 0)).as_py():
+            self._add_listings(connection)
+            self._insert(connection, staged.rows, generation)
+            return Counts(staged.received, staged.rows.num_rows, 0, 0)
+        stored = self._matches(connection)
+        merged = merge(staged.rows.num_rows, Stored.of(stored, stored["standing"].to_numpy()), self.mode)
+        if merged.conflict is not None:
+            first = stored.slice(merged.conflict, 1).to_pylist()[0]
+            staged.refuse(connection, self.physical, first["row_no"], first["rid"])
+        split, extend, leave = (
+            stored["rid"].filter(pa.array(mask)) for mask in (merged.split, merged.extend, merged.leave)
+        )
+        self._close(connection, leave)
+        remove_at(connection, self.family, split, staged.scope(), self.listings)
+        self._extend(connection, extend)
+        self._add_listings(connection)
+        self._insert(connection, staged.rows.filter(pa.array(merged.insert)), generation)
+        return merged.counts(staged.received)
 
     def _lift(self, connection: Connection, keys: Sequence[int]) -> None:
         """Moves the rows that this put may change from segments into the family's table."""
@@ -125,92 +98,79 @@ class SpanMerge:
                 condition += f" OR (t.table_key = {key} AND t.from_pos <= {pos} AND t.to_pos > {pos})"
         self.segments.lift(connection, self.family, keys, condition, files=self.staged.rows.select([file]))
 
-    def _in_listing(self) -> str:
-        """Subquery of the stored rows of the put's listing; if it is new, of the newest one before it."""
+    def _matches(self, connection: Connection) -> pa.Table:
+        """The stored rows of the put's targets in its listings, in the ones before new ones, and those that end where
+        a listing begins; in mode REPLACE_SNAPSHOT also the other rows of its listings. With their `standing`."""
+        own = f"t.standing = {Standing.OWN:d}"
+        return self.staged.matches(
+            connection,
+            self._near_listings(),
+            ("standing",),
+            keep_complete=own if self.mode is PutMode.CAPTURE else None,
+            fills=self.mode is PutMode.FILL,
+            absent=self._absent() if self.mode is PutMode.REPLACE_SNAPSHOT else None,
+            listings=self.listings,
+        )
+
+    def _near_listings(self) -> str:
+        """Subquery of the stored rows of the put's listings, or of the newest before new ones, and of those that end
+        where one of the put's listings begins; with their `standing`."""
         if self.listings.num_rows == 1:  # no join for the rows of one table
             own, pos = self.listings["own"][0].as_py(), self.listings["pos"][0].as_py()
-            in_listing = f"t.to_pos = {OPEN_END}" if own is None else f"t.from_pos <= {pos} AND t.to_pos > {pos}"
+            is_near = f"t.to_pos = {OPEN_END}" if own is None else f"t.from_pos <= {pos} AND t.to_pos >= {pos}"
+            standing = f"{Standing.EARLIER:d}" if own is None else _own_or_ended(str(pos))
             return (
-                f"SELECT t.rowid AS rid, {own is not None} AS own, t.* FROM {self.physical} t"
-                f" WHERE t.{self.staged.scope()} AND {in_listing}"
+                f"SELECT t.rowid AS rid, {standing} AS standing, t.* FROM {self.physical} t"
+                f" WHERE t.{self.staged.scope()} AND {is_near}"
             )
+        standing = f"CASE WHEN w.own IS NULL THEN {Standing.EARLIER:d} ELSE {_own_or_ended('w.pos')} END"
         return (
-            f"SELECT t.rowid AS rid, w.own IS NOT NULL AS own, t.* FROM {self.physical} t JOIN {{listings}} w"
+            f"SELECT t.rowid AS rid, {standing} AS standing, t.* FROM {self.physical} t JOIN {{listings}} w"
             f" ON w.table_key = t.table_key WHERE t.{self.staged.scope()} AND CASE WHEN w.own IS NULL"
-            f" THEN t.to_pos = {OPEN_END} ELSE t.from_pos <= w.pos AND t.to_pos > w.pos END"
+            f" THEN t.to_pos = {OPEN_END} ELSE t.from_pos <= w.pos AND t.to_pos >= w.pos END"
         )
 
-    def _matches(self, connection: Connection) -> pa.Table:
-        keep = "t.own" if self.mode is PutMode.CAPTURE else None
-        fills = self.mode is PutMode.FILL
-        return self.staged.matches(
-            connection, self._in_listing(), ("own",), keep_complete=keep, fills=fills, listings=self.listings
-        )
+    def _absent(self) -> str:
+        """SQL that is true for a stored row of the put's listings; for a sketch only if the put has none of its file,
+        which else keeps those of other roles."""
+        own = f"t.standing = {Standing.OWN:d}"
+        if self.family != "file_sketches":
+            return own
+        return f"{own} AND (t.table_key, t.storage_id) NOT IN (SELECT (p.table_key, p.storage_id) FROM {{staged}} p)"
 
-    def _extended(self, connection: Connection, done: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-        """Finds equal rows that end at the listing before: a listing in several puts extends them instead of storing
-        them again.
-
-        Returns:
-            The row ids to extend, and the row numbers that need no insert.
-        """
-        ended = (
-            f"SELECT t.rowid AS rid, t.* FROM {self.physical} t JOIN {{listings}} w ON w.table_key = t.table_key"
-            f" WHERE t.{self.staged.scope()} AND w.own IS NOT NULL AND t.to_pos = w.pos"
-        )
-        if not pc.any(pc.greater(self.listings["pos"], 0)).as_py():  # no row ends before the first listing
-            return NONE, done
-        if not execute(connection, f"SELECT 1 FROM ({ended}) LIMIT 1", listings=self.listings):
-            return NONE, done
-        before = self.staged.matches(connection, ended, listings=self.listings)
-        before = before.filter(before["same"])
-        if len(done):
-            before = before.filter(pc.invert(pc.is_in(before["row_no"], done)))
-        return before["rid"], pa.chunked_array([*done.chunks, *before["row_no"].chunks], pa.int64())
-
-    def _absent(self, connection: Connection, stored: pa.Table) -> pa.ChunkedArray:
-        """Row ids of existing listings whose targets are not in the put."""
-        among = ""
-        if self.family == "file_sketches":  # a file in the put keeps its sketches of other roles
-            among = (
-                " AND NOT EXISTS (SELECT 1 FROM {staged} s WHERE s.table_key = t.table_key"
-                " AND s.storage_id = t.storage_id)"
-            )
-        return query(
-            connection,
-            f"SELECT t.rid FROM ({self._in_listing()}) t WHERE t.own"
-            f" AND t.rid NOT IN (SELECT rid FROM {{kept}}){among}",
-            kept=stored.select(["rid"]),
-            staged=self.staged.rows,
-            listings=self.listings,
-        )["rid"]
-
-    def _write(
-        self,
-        connection: Connection,
-        stored: pa.Table | None,
-        doomed: pa.ChunkedArray | None,
-        extended: pa.ChunkedArray | None,
-    ) -> None:
-        """Closes, shortens and extends the spans of stored rows, and adds the new listings."""
+    def _close(self, connection: Connection, leave: pa.ChunkedArray) -> None:
+        """Ends the rows of the listings before new ones where these begin, except those that stay. Not by the ids of
+        the rows to close: a table may have millions that the put does not name, and one statement ends them."""
         new = self.listings.filter(pc.is_null(self.listings["own"]))
-        if stored is not None and new.num_rows:
-            stay = stored.filter(pc.and_not(stored["same"], stored["own"])).select(["rid"])
+        if not new.num_rows:
+            return
+        execute(
+            connection,
+            f"UPDATE {self.physical} SET to_pos = w.pos FROM {{listings}} w"
+            f" WHERE w.table_key = {self.physical}.table_key AND w.own IS NULL"
+            f" AND {self.physical}.{self.staged.scope()} AND {self.physical}.to_pos = {OPEN_END}"
+            f" AND {self.physical}.rowid NOT IN (SELECT rid FROM {{leave}})",
+            leave=pa.table({"rid": leave}),
+            listings=self.listings,
+        )
+        ends = dict(zip(new["table_key"].to_pylist(), new["pos"].to_pylist(), strict=True))
+        self.segments.end_open(connection, self.family, ends)  # without the rows that were lifted
+
+    def _extend(self, connection: Connection, rowids: pa.ChunkedArray) -> None:
+        """Extends rows that ended where a listing begins: a listing in several puts has them again."""
+        if len(rowids):
             execute(
                 connection,
-                f"UPDATE {self.physical} SET to_pos = w.pos FROM {{listings}} w"
-                f" WHERE w.table_key = {self.physical}.table_key AND w.own IS NULL"
-                f" AND {self.physical}.{self.staged.scope()} AND {self.physical}.to_pos = {OPEN_END}"
-                f" AND {self.physical}.rowid NOT IN (SELECT rid FROM {{stay}})",
-                stay=stay,
+                f"UPDATE {self.physical} SET to_pos = w.upto FROM {{listings}} w"
+                f" WHERE w.table_key = {self.physical}.table_key AND {self.physical}.{self.staged.scope()}"
+                f" AND {rowid_in(rowids, self.physical)}",
                 listings=self.listings,
+                doomed=pa.table({"rid": rowids}),
             )
-            ends = dict(zip(new["table_key"].to_pylist(), new["pos"].to_pylist(), strict=True))
-            self.segments.end_open(connection, self.family, ends)  # without the rows that were lifted
-        if doomed is not None and len(doomed):
-            remove_at(connection, self.family, doomed, self.staged.scope(), self.listings)
-        if extended is not None:
-            self._end_at(connection, extended, "w.upto")
+
+    def _add_listings(self, connection: Connection) -> None:
+        """Adds new listings, and gives stored ones their marks."""
+        new = self.listings.filter(pc.is_null(self.listings["own"]))
         if new.num_rows:
             columns = ("table_key", "snapshot_id", "pos", "last")
             listed = list(zip(*(new[name].to_pylist() for name in columns), strict=True))
@@ -259,17 +219,6 @@ class SpanMerge:
         # as text, because Arrow takes no such integer among smaller ones
         return str(place.schema_key(snapshot_id)), place.ordinal, OPEN_END
 
-    def _end_at(self, connection: Connection, rowids: pa.ChunkedArray, position: str) -> None:
-        if len(rowids):
-            execute(
-                connection,
-                f"UPDATE {self.physical} SET to_pos = {position} FROM {{listings}} w"
-                f" WHERE w.table_key = {self.physical}.table_key AND {self.physical}.{self.staged.scope()}"
-                f" AND {rowid_in(rowids, self.physical)}",
-                listings=self.listings,
-                doomed=pa.table({"rid": rowids}),
-            )
-
     def _insert(self, connection: Connection, fresh: pa.Table, generation: int) -> None:
         rows = fresh.drop_columns(["snapshot_id"])
         places = pc.index_in(rows["table_key"], self.listings["table_key"])
@@ -309,6 +258,11 @@ def drop_orphaned_sketches(connection: Connection, segments: Segments, rows: pa.
         listings=sketches,
     )["rid"]
     remove_at(connection, "file_sketches", doomed, scope, sketches)
+
+
+def _own_or_ended(pos: str) -> str:
+    """SQL of the `Standing` of a row that a stored listing has, or that ends where it begins."""
+    return f"CASE WHEN t.to_pos = {pos} THEN {Standing.ENDED:d} ELSE {Standing.OWN:d} END"
 
 
 def _first_listings(rows: pa.Table) -> pa.Table:

@@ -77,6 +77,7 @@ class Staged:
         *,
         keep_complete: str | None = None,
         fills: bool = False,
+        absent: str | None = None,
         **tables: pa.Table,
     ) -> pa.Table:
         """Joins the staged rows with the stored rows of the same targets.
@@ -87,6 +88,8 @@ class Staged:
             keep_complete: SQL condition on the stored row `t` under which a COMPLETE stored row counts as the same as a
                 PARTIAL staged one, unless only that one is CONTRADICTED; None for never.
             fills: Find `relabelled` rows.
+            absent: SQL condition on stored rows `t` under which those without a staged one are returned, too, with
+                null in `row_no`; it may read `{staged}`. None for none of them.
             tables: Arrow tables that the subquery reads.
 
         Returns:
@@ -106,9 +109,10 @@ class Staged:
             same = f"({same or 'true'}) OR ({kept})"
         further = "".join(f", t.{name}" for name in more)
         relabelled = self._is_relabelled() if fills else "false"
+        join, among = ("JOIN", "") if absent is None else ("RIGHT JOIN", f" WHERE s.row_no IS NOT NULL OR ({absent})")
         sql = (
             f"SELECT s.row_no, t.rid, ({same or 'true'}) AS same, {relabelled} AS relabelled{further} FROM {{staged}} s"
-            f" JOIN ({stored}) t ON {self.same_target('s', 't')}"
+            f" {join} ({stored}) t ON {self.same_target('s', 't')}{among}"
         )
         return query(connection, sql, staged=self.numbered, **tables)
 
