@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from store.duckdb.commit import Guard, Ship
 from store.duckdb.commit_log import CommitLog
 from store.model.errors import ResourceExhausted, StatflightError
 
 T = TypeVar("T")
+
+MOST_WAIT_SECONDS: Final = 10.0
+"""Time for which a read waits for a commit of another server, unless such a commit may take longer."""
 
 
 class ReadOnly(StatflightError):
@@ -24,6 +27,10 @@ class Lagging(ResourceExhausted):
     """The rows are older than the caller allows."""
 
     code = "LAGGING"
+
+
+class NotThere(Lagging):
+    """A commit that a read waits for has not come."""
 
 
 class Role(Guard, Ship):
@@ -95,8 +102,8 @@ class Role(Guard, Ship):
                 params={"lag_ms": lag},
             )
 
-    def check_read(self, max_lag_ms: int | None, min_generation: int | None) -> None:  # noqa: ARG002
-        """Waits for a commit that a read is to see, where others write too, and refuses it if it cannot be served.
+    def check_read(self, max_lag_ms: int | None, min_generation: int | None) -> None:
+        """Waits for a commit that a read is to see, where others write, and refuses it if it cannot be served.
 
         Args:
             max_lag_ms: Greatest age of the rows, as for `check_lag`.
@@ -105,7 +112,27 @@ class Role(Guard, Ship):
         Raises:
             Lagging: The rows served are older.
         """
+        if min_generation is not None and not self.wait_for(min_generation):
+            waited = f" has not come here within {self.wait_seconds:g} s" if self.wait_seconds else " is not here"
+            raise NotThere(
+                f"generation {min_generation}{waited}, the newest is {self.generation}",
+                hint=self.row().get("last_error") or "was it taken from an answer of this store?",
+                params={"generation": self.generation},
+            )
         self.check_lag(max_lag_ms)
+
+    @property
+    def wait_seconds(self) -> float:
+        """Most seconds for which a read waits for a commit; 0 where none can come from elsewhere."""
+        return 0
+
+    def wait_for(self, generation: int) -> bool:
+        """Waits for a commit, at most `wait_seconds`.
+
+        Returns:
+            True once it is served, and where commits have no numbers, since all are served there.
+        """
+        return self.generation is None or self.generation >= generation
 
     def gone(self, holders: Collection[str | None]) -> Collection[str | None]:
         """The servers that hold jobs and will not end them.

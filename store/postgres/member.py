@@ -21,13 +21,12 @@ from store.model.errors import ShuttingDown, StatflightError
 from store.postgres import shared
 from store.postgres.session import Address, Session
 from store.postgres.shared_log import SharedLog
-from store.role import Lagging, Role
+from store.role import MOST_WAIT_SECONDS, Role
 
 log = logging.getLogger("statflight.store")
 
 T = TypeVar("T")
 
-MOST_WAIT_SECONDS: Final = 10.0  # of a read for a commit, unless the lag may be longer
 BEAT_SECONDS: Final = 1.0
 GONE_SECONDS: Final = 60.0  # without a beat, after which a server is gone
 BASE_BYTES: Final = 64 << 20  # of commits, after which a base is stored, once they are more than the base before
@@ -35,10 +34,6 @@ _UNKNOWN_SECONDS: Final = 3.0  # after which a server without a beat is gone
 _RETRY_SECONDS: Final = 1.0
 _BASE_SECONDS: Final = 60.0  # between two looks whether one is due
 _CLOSE_SECONDS: Final = 10.0
-
-
-class NotThere(Lagging):
-    """A commit that a read waits for has not come."""
 
 
 class Member(Role):
@@ -122,19 +117,16 @@ class Member(Role):
         return self._log.trouble
 
     def check_read(self, max_lag_ms: int | None, min_generation: int | None) -> None:
-        if min_generation is not None:
-            self._await(min_generation)
-            self._awaited.generation = min_generation
         super().check_read(max_lag_ms, min_generation)
+        if min_generation is not None:
+            self._awaited.generation = min_generation
 
-    def _await(self, generation: int) -> None:
-        seconds = max(self._store_lag, MOST_WAIT_SECONDS)
-        if not self._log.wait_for(generation, seconds):
-            raise NotThere(
-                f"generation {generation} has not come here within {seconds:g} s, the newest is {self.generation}",
-                hint=self._log.trouble or "was it taken from an answer of this store?",
-                params={"generation": self.generation},
-            )
+    @property
+    def wait_seconds(self) -> float:
+        return max(self._store_lag, MOST_WAIT_SECONDS)
+
+    def wait_for(self, generation: int) -> bool:
+        return self._log.wait_for(generation, self.wait_seconds)
 
     def consistently(self, read: Callable[[], T], discard: Callable[[T], None]) -> tuple[T, int | None]:  # noqa: ARG002
         self._awaited.generation = 0

@@ -31,7 +31,7 @@ from store.replication.followed_database import FollowedDatabase, note_of
 from store.replication.log import Base, Commit, Damaged, Log, Position
 from store.replication.restore import bases, write_base
 from store.replication.segment_files import digests, fetch
-from store.role import Lagging, ReadOnly, Role
+from store.role import MOST_WAIT_SECONDS, Lagging, ReadOnly, Role
 
 if TYPE_CHECKING:
     from store.replication.writer import Writer
@@ -156,6 +156,14 @@ class Follower(Role):
                 params={"lag_ms": self.lag_ms},
             )
         super().check_lag(max_lag_ms)
+
+    @property
+    def wait_seconds(self) -> float:
+        return max(2 * self._interval, MOST_WAIT_SECONDS)
+
+    def wait_for(self, generation: int) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.generation >= generation, self.wait_seconds)
 
     def trouble(self) -> str:
         return self._error or f"follows {self.writer or self._log.place.url}"

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import duckdb
@@ -17,11 +18,12 @@ from store.duckdb.commit import Commit
 from store.duckdb.database import Database
 from store.duckdb.layout import OLDEST, VERSION
 from store.model.errors import InvalidArgument
+from store.replication import follower as follower_module
 from store.replication import lease as leases
 from store.replication.followed_database import note_of
 from store.replication.follower import Follower
 from store.replication.join import Plan, join
-from store.role import Lagging, ReadOnly
+from store.role import Lagging, NotThere, ReadOnly
 from tests.store.replication.writing import log_at, note, notes, restored, writing
 
 
@@ -201,6 +203,27 @@ def test_the_lag_grows_while_nothing_is_heard(tmp_path, place, monkeypatch):
             with pytest.raises(Lagging):
                 follower.check_lag(99_000)
             follower.check_lag(None)
+
+
+def test_a_read_waits_for_the_generation_that_it_names(tmp_path, place, monkeypatch):
+    with writing(tmp_path / "a.duckdb", place) as (database, writer):
+        note(database, "a")
+        with following(tmp_path / "b.duckdb", place) as (copy, follower):
+            note(database, "b")
+            wanted = writer.generation
+            assert follower.generation < wanted
+            look = threading.Thread(target=follower.look)
+            look.start()
+            follower.check_read(None, wanted)
+            assert notes(copy) == {"a", "b"}
+            look.join()
+            monkeypatch.setattr(follower_module, "MOST_WAIT_SECONDS", 0.01)
+            monkeypatch.setattr(follower, "_interval", 0.0)
+            with pytest.raises(NotThere, match=rf"generation {wanted + 1} has not come here within 0.01 s"):
+                follower.check_read(None, wanted + 1)
+        writer.check_read(None, wanted)
+        with pytest.raises(NotThere, match=f"generation {wanted + 1} is not here, the newest is {wanted}"):
+            writer.check_read(None, wanted + 1)
 
 
 def test_a_read_sees_one_generation(tmp_path, place):
