@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from capture.connectors.footers.thrift import encrypted_columns
+from store.duckdb.lru import LruCache
 
 ENCRYPTED: Final = "it is encrypted, and cannot be read without its key"
 """Reason why a column has no statistics and no values."""
@@ -21,6 +22,7 @@ ENCRYPTED: Final = "it is encrypted, and cannot be read without its key"
 _TAIL: Final = 65_536  # bytes read from the end of a file, enough for most footers
 _MAGIC: Final = b"PAR1"
 _ENCRYPTED_MAGIC: Final = b"PARE"
+_KEPT_BYTES: Final = 8 << 20  # of footers whose metadata is kept, which takes several times as much memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +45,21 @@ class ParquetMetadata:
 
 
 def read_metadata(file: pa.NativeFile) -> ParquetMetadata:
-    """Reads the metadata of a Parquet file.
+    """Reads the metadata of a Parquet file; decodes it once for all who read parts of the file one after the other.
 
     Raises:
         ValueError: The footer is encrypted, damaged, or not there.
         pa.ArrowException: pyarrow cannot read it.
     """
     footer = read_bytes(file)
-    return ParquetMetadata(parsed(footer), encrypted_columns(footer), footer)
+    found = _decoded.get(footer)
+    if found is None:
+        found = ParquetMetadata(parsed(footer), encrypted_columns(footer), footer)
+        _decoded.put(footer, found, len(footer))
+    return found
+
+
+_decoded: Final[LruCache[bytes, ParquetMetadata]] = LruCache(_KEPT_BYTES)  # by the bytes of the footer
 
 
 def read_bytes(file: pa.NativeFile) -> bytes:
