@@ -7,7 +7,7 @@ member of a group also gets a row as a group of its own, in which null counts as
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -18,13 +18,13 @@ import pyarrow as pa
 from capture.compute import kernels
 from capture.compute.partial import ALL, FIELD_TYPES, Partial, SketchSelection
 from capture.compute.readers import tasks
+from capture.compute.shared_steps import FAILURES
 from capture.connectors import task_readers as base
 from capture.connectors.spi import ScanColumn, ScanTask
 from capture.spi import Writing
 from store.duckdb.segment_files import Written
 from store.model import logical_types, sketches
 from store.model.errors import StatflightError
-from store.model.logical_types import LogicalType
 from store.model.sketches import murmur3
 
 PARTIAL_SCHEMA: Final = pa.schema(
@@ -149,29 +149,55 @@ def _columns(
         if column_id not in columns:
             yield Answer(number, column_id, (), f'file "{task.file_path}": column {column_id} was not planned')
 
-    def summary(found: base.ColumnValues, lt: LogicalType) -> Partial:
-        return _with_width(kernels.summarise(found.values, lt, work.wanted, found.times), found.column.width_bytes)
-
     wanted = [columns[i] for i in work.column_ids if i in columns]
-    for found, partial, error in _read(task, reader, wanted, summary):
-        yield Answer(number, found.column.column_id, (), error, found.size_bytes, reader.row_groups, partial)
+    for some in _together(reader.columns(wanted)):
+        for found, partial, error in _summarised(some, work.wanted):
+            size, text = found.size_bytes, _named(error, task, found.column)
+            yield Answer(number, found.column.column_id, (), text, size, reader.row_groups, partial)
 
 
-def _read(
-    task: ScanTask,
-    reader: base.TaskReader,
-    wanted: Sequence[ScanColumn],
-    compute: Callable[[base.ColumnValues, LogicalType], Any],
-) -> Iterator[tuple[base.ColumnValues, Any, str]]:
-    """Reads columns: each with what is computed of its values and type, or None and the error."""
-    for found in reader.columns(wanted):
-        result, error = None, found.error
-        if found.values is not None:
-            try:
-                result = compute(found, logical_types.parse(found.column.logical_type))
-            except (pa.ArrowException, ValueError, StatflightError) as cause:
-                error = base.error_text(cause, task)
-        yield found, result, f'file "{task.file_path}", column "{found.column.name}": {error}' if error else ""
+_CELLS: Final = 1 << 18  # values that kernels have in memory together, of several columns if they are short
+_TOGETHER_BYTES: Final = 4 << 20  # of these columns in the file
+
+
+def _together(read: Iterable[base.ColumnValues]) -> Iterator[list[base.ColumnValues]]:
+    """Columns in groups whose statistics are computed together; a large column is alone."""
+    group: list[base.ColumnValues] = []
+    cells = size = 0
+    for found in read:
+        count = 0 if found.values is None else len(found.values)
+        if group and (cells + count > _CELLS or size + found.size_bytes > _TOGETHER_BYTES):
+            yield group
+            group, cells, size = [], 0, 0
+        group.append(found)
+        cells, size = cells + count, size + found.size_bytes
+    if group:
+        yield group
+
+
+def _summarised(
+    read: Sequence[base.ColumnValues], wanted: SketchSelection
+) -> Iterator[tuple[base.ColumnValues, Partial | None, BaseException | str]]:
+    """The statistics of columns, or None and the error, which is empty if there is none."""
+    values = [
+        kernels.Values(found.values, logical_types.parse(found.column.logical_type), found.times)
+        for found in read
+        if found.values is not None
+    ]
+    results = iter(kernels.summarise_each(values, wanted))
+    for found in read:
+        result = next(results) if found.values is not None else None
+        if isinstance(result, Exception):
+            yield found, None, result
+        else:
+            width_bytes = found.column.width_bytes
+            yield found, None if result is None else _with_width(result, width_bytes), found.error
+
+
+def _named(error: BaseException | str, task: ScanTask, column: ScanColumn) -> str:
+    """The error of a column with the names of its file and column; empty if there is none."""
+    text = base.error_text(error, task) if isinstance(error, BaseException) else error
+    return f'file "{task.file_path}", column "{column.name}": {text}' if text else ""
 
 
 def _with_width(partial: Partial, width_bytes: int | None) -> Partial:
@@ -189,14 +215,17 @@ def _group(
     if missing := [i for i in group if i not in columns]:
         return [Answer(number, None, group, f'file "{task.file_path}": column {missing[0]} was not planned')]
 
-    def row_hashes(found: base.ColumnValues, lt: LogicalType) -> Any:
-        return kernels.row_hashes(base.materialised(found), lt)
-
     hashes, size = {}, 0
-    for found, result, error in _read(task, reader, [columns[i] for i in group], row_hashes):
-        if error:
-            return [Answer(number, None, group, error)]
-        hashes[found.column.column_id] = result
+    for found in reader.columns([columns[i] for i in group]):
+        error: BaseException | str = found.error
+        if found.values is not None:
+            try:
+                lt = logical_types.parse(found.column.logical_type)
+                hashes[found.column.column_id] = kernels.row_hashes(base.materialised(found), lt)
+            except FAILURES as cause:
+                error = cause
+        if text := _named(error, task, found.column):
+            return [Answer(number, None, group, text)]
         size += found.size_bytes
     of_group = [(group, _tuples([hashes[i] for i in group])), *(((i,), _tuples([hashes[i]])) for i in group)]
     return [Answer(number, None, ids, "", size, reader.row_groups, partial) for ids, partial in of_group]

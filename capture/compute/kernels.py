@@ -11,15 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capture.compute import decimals, moments, numbers, strings
+from capture.compute import decimals, moments, numbers, shared_steps, strings
 from capture.compute.partial import ALL, Frame, Partial, SketchSelection, merged_by, width
+from capture.compute.shared_steps import Kernel, Step, printed
 from capture.connectors.rows.column_values import plain
 from store.model import bounds, sketches
 from store.model.logical_types import FLOATING, HASHED, MEASURED, NESTED, NUMERIC, TEMPORAL, TEXTUAL, Kind, LogicalType
@@ -33,20 +34,52 @@ PIECE_ROWS: Final = 1 << 22  # rows processed at once; limits the memory of a co
 
 
 def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection = ALL, times: int = 1) -> Partial:
-    """Computes the statistics of a column, which is of `len(values) * times` rows.
+    """Computes the statistics of one column; arguments as of `Values`.
 
     Args:
-        values: Values of any Arrow type that represents the kind, dictionaries included.
         wanted: Sketches besides theta.
-        times: Rows that each value stands for; a constant column is one value and the number of rows.
 
     Raises:
         pyarrow.ArrowException: The values do not convert to the type.
         ValueError: A string is not valid UTF-8.
     """
+    (found,) = summarise_each([Values(values, lt, times)], wanted)
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+class Values(NamedTuple):
+    """The values of a column, which is of `len(values) * times` rows.
+
+    Attributes:
+        values: Values of any Arrow type that represents the kind, dictionaries included.
+        times: Rows that each value stands for; a constant column is one value and the number of rows.
+    """
+
+    values: pa.ChunkedArray
+    lt: LogicalType
+    times: int = 1
+
+
+def summarise_each(columns: Sequence[Values], wanted: SketchSelection = ALL) -> list[Partial | Exception]:
+    """Computes the statistics of some columns at once, which takes less time than one after the other if they have few
+    rows.
+
+    Returns:
+        The statistics of each column, or the error that `summarise` raises.
+    """
+    return shared_steps.run([_kernel(*column, wanted) for column in columns])
+
+
+def _kernel(values: pa.ChunkedArray, lt: LogicalType, times: int, wanted: SketchSelection) -> Kernel:
+    """The kernel of a column."""
     if len(values) > PIECE_ROWS:
-        starts = range(0, len(values), PIECE_ROWS)
-        return merge([summarise(values.slice(start, PIECE_ROWS), lt, wanted, times) for start in starts], lt)
+        parts = []
+        for start in range(0, len(values), PIECE_ROWS):
+            part = yield from _kernel(values.slice(start, PIECE_ROWS), lt, times, wanted)
+            parts.append(part)
+        return merge(parts, lt)
     if lt.kind in NESTED:
         return Partial(len(values) * times, values.null_count * times)
     values = plain(values)
@@ -56,20 +89,20 @@ def summarise(values: pa.ChunkedArray, lt: LogicalType, wanted: SketchSelection 
     if frame.nulls:
         values = values.drop_null()
     if lt.kind in TEXTUAL:
-        return strings.summarise(values, frame)
+        return (yield from strings.summarise(values, frame))
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     if lt.kind is Kind.BOOLEAN:
         return _summarise_booleans(values, frame)
     if lt.kind in FLOATING:
-        return _summarise_floats(values, frame)
+        return (yield from _summarise_floats(values, frame))
     if lt.kind is Kind.DECIMAL:
-        return _summarise_decimals(values, frame)
+        return (yield from _summarise_decimals(values, frame))
     if lt.kind in TEMPORAL:
-        return _summarise_instants(*numbers.instants(values, lt), frame)
+        return (yield from _summarise_instants(*numbers.instants(values, lt), frame))
     if lt.kind in NUMERIC:
         distinct, counts = numbers.count_integers(numbers.integers(values, lt))
-        return _summarise_numbers(distinct, counts, hash_integers(lt), frame)
+        return (yield from _summarise_numbers(distinct, counts, hash_integers(lt), frame))
     return Partial(frame.rows, frame.nulls)
 
 
@@ -159,9 +192,11 @@ def _hashes(values: pa.ChunkedArray, lt: LogicalType) -> Hashes:
 
 def hash_integers(lt: LogicalType) -> Callable[[Any], Hashes]:
     """The hash function for INT, DATE or a type stored as 64-bit integers, of shape (n,) to shape (n,)."""
-    if lt.kind is Kind.DATE:
-        return murmur3.hash_ints
-    return lambda values: murmur3.hash_longs(values if values.dtype.itemsize == 8 else values.astype(np.int64))
+    return murmur3.hash_ints if lt.kind is Kind.DATE else _hash_integers
+
+
+def _hash_integers(values: npt.NDArray[np.integer[Any]]) -> Hashes:
+    return murmur3.hash_longs(values if values.dtype.itemsize == 8 else values.astype(np.int64))
 
 
 def hash_instants(micros: Longs, beyond: Longs | None) -> Hashes:
@@ -211,7 +246,7 @@ def _summarise_booleans(values: pa.ChunkedArray, frame: Frame) -> Partial:
     )
 
 
-def _summarise_floats(values: pa.ChunkedArray, frame: Frame) -> Partial:
+def _summarise_floats(values: pa.ChunkedArray, frame: Frame) -> Kernel:
     floats = numbers.floats(values, frame.lt)
     nan = np.isnan(floats)
     nans = int(np.count_nonzero(nan))
@@ -219,30 +254,40 @@ def _summarise_floats(values: pa.ChunkedArray, frame: Frame) -> Partial:
         floats = floats[~nan]
     floats.sort()
     distinct, counts = numbers.runs(floats)
-    return _summarise_numbers(distinct, counts, hash_floats(frame.lt), frame, nans)
+    return (yield from _summarise_numbers(distinct, counts, hash_floats(frame.lt), frame, nans))
 
 
-def _summarise_decimals(values: pa.ChunkedArray, frame: Frame) -> Partial:
+def _summarise_decimals(values: pa.ChunkedArray, frame: Frame) -> Kernel:
     lt = frame.lt
     words = decimals.words(values, lt)
     if words.shape[1] == 1:
         distinct, counts = numbers.count_integers(words[:, 0].view(np.int64))
-        return _summarise_numbers(distinct, counts, murmur3.hash_decimals, frame)
+        return (yield from _summarise_numbers(distinct, counts, murmur3.hash_decimals, frame))
     words, counts = decimals.count(words)
     builder = ThetaBuilder()
-    builder.update(murmur3.hash_wide_decimals(words))
+    hashes = yield Step(murmur3.hash_wide_decimals, words, (murmur3.hash_wide_decimals, words.shape[1]))
+    builder.update(hashes)
     precise = moments.moments_from(*decimals.above_first(words), counts * frame.times, lt.scale or 0)
     doubles = decimals.doubles(words, lt)
-    return _summarise_distinct(
-        lambda at: decimals.to_arrow(words[at], lt), builder, counts, doubles, frame, None, 8 * words.shape[1], precise
+    return (
+        yield from _summarise_distinct(
+            lambda at: decimals.to_arrow(words[at], lt),
+            builder,
+            counts,
+            doubles,
+            frame,
+            None,
+            8 * words.shape[1],
+            precise,
+        )
     )
 
 
-def _summarise_instants(micros: Longs, beyond: Longs | None, frame: Frame) -> Partial:
+def _summarise_instants(micros: Longs, beyond: Longs | None, frame: Frame) -> Kernel:
     """Statistics of instants. Distinct ones are counted unrounded; bounds are rounded outwards to the precision."""
     lt = frame.lt
     distinct, counts = numbers.count_integers(micros)
-    part = _summarise_numbers(distinct, counts, murmur3.hash_longs, frame)
+    part = yield from _summarise_numbers(distinct, counts, murmur3.hash_longs, frame)
     step = 10 ** (6 - lt.precision) if lt.precision is not None and lt.precision < 6 else 1
     low, high = int(distinct[0]), int(distinct[-1])
     is_exact = [low % step == 0, high % step == 0]
@@ -263,11 +308,12 @@ def _summarise_instants(micros: Longs, beyond: Longs | None, frame: Frame) -> Pa
 
 def _summarise_numbers(
     distinct: npt.NDArray[Any], counts: Longs, hashed: Callable[[Any], Hashes], frame: Frame, nans: int | None = None
-) -> Partial:
+) -> Kernel:
     """Statistics from ascending distinct numbers in storage form (days, microseconds, unscaled) and their counts."""
     lt = frame.lt
     builder = ThetaBuilder()
-    builder.update(hashed(distinct))
+    hashes = yield Step(hashed, distinct, hashed)
+    builder.update(hashes)
     if nans:
         builder.update(hashed(np.array([np.nan], distinct.dtype)))
     doubles = distinct.astype(np.float64)
@@ -278,8 +324,10 @@ def _summarise_numbers(
     if lt.kind is Kind.DECIMAL and lt.scale:
         doubles /= 10.0**lt.scale
     size = distinct.dtype.itemsize
-    return _summarise_distinct(
-        lambda at: numbers.to_arrow(distinct[at], lt), builder, counts, doubles, frame, nans, size, precise
+    return (
+        yield from _summarise_distinct(
+            lambda at: numbers.to_arrow(distinct[at], lt), builder, counts, doubles, frame, nans, size, precise
+        )
     )
 
 
@@ -292,7 +340,7 @@ def _summarise_distinct(
     nans: int | None,
     stored_bytes: int,
     precise: moments.Moments | None = None,
-) -> Partial:
+) -> Kernel:
     """Bounds, widths and sketches from ordered distinct numbers; `values_at` converts those at indexes to Arrow, and
     `precise` has the moments if those of the doubles would be rounded."""
     lt, wanted, count = frame.lt, frame.wanted, frame.count
@@ -302,9 +350,9 @@ def _summarise_distinct(
     heavy, offset = sketches.heaviest(counts) if wanted.frequent else (np.empty(0, np.int64), 0)
     items: list[tuple[bytes, int]] = [(b"NaN", nans - offset)] if nans else []
     if len(counts):
-        # One conversion per column, because its fixed cost dominates in wide tables.
         places = np.concatenate([[0, len(counts) - 1], heavy])
-        low, high, *heavies = bounds.encode_array(values_at(places), lt).to_pylist()
+        texts = yield printed(values_at(places), lt)
+        low, high, *heavies = texts.to_pylist()
         weights = (counts[heavy] - offset).tolist()
         items += [(text.encode(), n) for text, n in zip(heavies, weights, strict=True) if text is not None]
     if wanted.frequent:

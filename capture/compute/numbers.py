@@ -124,7 +124,8 @@ def runs(ordered: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Longs]:
     fresh: npt.NDArray[np.bool_] = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
     starts = np.flatnonzero(fresh)
-    return ordered[starts], np.diff(starts, append=len(ordered))
+    ends: Longs = np.append(starts[1:], len(ordered))
+    return ordered[starts], ends - starts
 
 
 def _is_ascending(values: npt.NDArray[np.integer[Any]]) -> bool:

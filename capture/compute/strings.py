@@ -6,7 +6,7 @@ Values are counted by their 63-bit hash: values with equal hashes count as one, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from capture.compute.numbers import runs
 from capture.compute.partial import Frame, Partial
-from store.model import bounds, sketches
+from capture.compute.shared_steps import Kernel, Step, printed
+from store.model import sketches
 from store.model.logical_types import Kind, LogicalType
 from store.model.sketches import ThetaBuilder, murmur3
 from store.model.sketches.murmur3 import Hashes, Longs
@@ -39,17 +40,25 @@ class _Entries:
     counts: Longs | None
 
 
-def summarise(values: pa.ChunkedArray, frame: Frame) -> Partial:
-    """Computes the statistics of at least one string or binary value, without nulls; dictionaries included."""
+def summarise(values: pa.ChunkedArray, frame: Frame) -> Kernel:
+    """The kernel of at least one string or binary value, without nulls; dictionaries included."""
     lt, times = frame.lt, frame.times
-    chunks = [_entries(chunk) for chunk in _joined(values).chunks if len(chunk)]
-    low, high = _bounds(chunks, lt)
+    chunks = []
+    for chunk in _joined(values).chunks:
+        if len(chunk):
+            texts, counts = _counted(chunk)
+            hashes = yield Step(_hashed, texts, _hashed)
+            chunks.append(_Entries(texts, hashes, _lengths(texts), counts))
+    low = high = None
+    if lt.orderable:
+        ends = yield printed(_as_kind(_outermost(chunks), lt), lt)
+        low, high = ends.to_pylist()
     width = sum(int(c.lengths.sum() if c.counts is None else c.lengths @ c.counts) for c in chunks)
     longest = max(int(c.lengths.max()) for c in chunks)
     mcv, floor = None, 1
     if frame.wanted.frequent:
         distinct, totals, floor, rows = _crowded(chunks) or _grouped(chunks)
-        mcv = _frequent(chunks, distinct, totals * times, frame, floor * times, rows)
+        mcv = yield from _frequent(chunks, distinct, totals * times, frame, floor * times, rows)
     if floor:
         builder = ThetaBuilder()
         for chunk in chunks:
@@ -67,9 +76,9 @@ def row_hashes(values: pa.ChunkedArray) -> Hashes:
     parts = []
     for chunk in values.chunks:
         if pa.types.is_dictionary(chunk.type):
-            parts.append(_hashed(_binary(chunk.dictionary))[0][chunk.indices.to_numpy()])
+            parts.append(_hashed(_binary(chunk.dictionary))[chunk.indices.to_numpy()])
         else:
-            parts.append(_hashed(_binary(chunk))[0])
+            parts.append(_hashed(_binary(chunk)))
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
 
@@ -80,15 +89,15 @@ def _joined(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([values.combine_chunks()], values.type)
 
 
-def _entries(chunk: pa.Array) -> _Entries:
+def _counted(chunk: pa.Array) -> tuple[pa.Array, Longs | None]:
+    """The values of a chunk, and how often each occurs; None if each is a row."""
     if not pa.types.is_dictionary(chunk.type):
-        values = _binary(chunk)
-        return _Entries(values, *_hashed(values), None)
+        return _binary(chunk), None
     counts = np.bincount(chunk.indices.to_numpy(), minlength=len(chunk.dictionary))
     values = _binary(chunk.dictionary)
     if not counts.all():  # entries used only by deleted rows or another slice
         values, counts = values.filter(pa.array(counts > 0)), counts[counts > 0]
-    return _Entries(values, *_hashed(values), counts)
+    return values, counts
 
 
 def _binary(values: pa.Array) -> pa.Array:
@@ -99,27 +108,33 @@ def _binary(values: pa.Array) -> pa.Array:
     return values.cast(pa.large_string())
 
 
-def _hashed(values: pa.Array) -> tuple[Hashes, Longs]:
-    """Hash and length in bytes of each value."""
-    buffers, count = values.buffers(), len(values)
+def _hashed(values: pa.Array) -> Hashes:
+    """The hash of each value."""
+    return murmur3.hash_bytes(np.frombuffer(values.buffers()[-1] or b"", np.uint8), _offsets(values))
+
+
+def _lengths(values: pa.Array) -> Longs:
+    """The length in bytes of each value."""
+    offsets = _offsets(values)
+    return offsets[1:] - offsets[:-1]
+
+
+def _offsets(values: pa.Array) -> Longs:
+    """Where each value begins in the last buffer, and the end, shape (n + 1,)."""
+    count = len(values)
     if pa.types.is_fixed_size_binary(values.type):
         size = values.type.byte_width
-        offsets = np.arange(values.offset, values.offset + count + 1) * size
-    else:
-        large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
-        kind = np.dtype(np.int64 if large else np.int32)
-        offsets = np.frombuffer(buffers[1], kind, count + 1, kind.itemsize * values.offset).astype(np.int64, copy=False)
-    return murmur3.hash_bytes(np.frombuffer(buffers[-1] or b"", np.uint8), offsets), np.diff(offsets)
+        return np.arange(values.offset, values.offset + count + 1) * size
+    large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    kind = np.dtype(np.int64 if large else np.int32)
+    starts = np.frombuffer(values.buffers()[1], kind, count + 1, kind.itemsize * values.offset)
+    return starts.astype(np.int64, copy=False)
 
 
-def _bounds(chunks: Sequence[_Entries], lt: LogicalType) -> tuple[str | None, str | None]:
-    if not lt.orderable:
-        return None, None
+def _outermost(chunks: Sequence[_Entries]) -> list[bytes]:
+    """The least and the greatest value."""
     ends = [pc.min_max(chunk.values) for chunk in chunks]
-    low = min(_octets(end["min"]) for end in ends)
-    high = max(_octets(end["max"]) for end in ends)
-    low_text, high_text = bounds.encode_array(_as_kind([low, high], lt), lt).to_pylist()
-    return low_text, high_text
+    return [min(_octets(end["min"]) for end in ends), max(_octets(end["max"]) for end in ends)]
 
 
 def _octets(value: pa.Scalar) -> bytes:
@@ -177,8 +192,8 @@ def _grouped(chunks: Sequence[_Entries]) -> _Groups:
 
 def _frequent(
     chunks: Sequence[_Entries], distinct: Hashes, totals: Longs, frame: Frame, floor: int, rows: Longs | None
-) -> bytes:
-    """Sketch of the most common values, given their groups."""
+) -> Generator[Step, Any, bytes]:
+    """Computes the sketch of the most common values, given their groups."""
     heavy, offset = sketches.heaviest(totals)
     offset = max(offset, floor)
     heavy = heavy[totals[heavy] > offset]
@@ -198,7 +213,7 @@ def _frequent(
     if frame.lt.kind in (Kind.STRING, Kind.JSON):
         b"\n".join(items).decode()  # refuses what is not UTF-8
     else:
-        texts = bounds.encode_array(_as_kind(items, frame.lt), frame.lt)
+        texts = yield printed(_as_kind(items, frame.lt), frame.lt)
         items = [text.encode() for text in texts.to_pylist()]
     return sketches.frequent(items, (weights[kept] - offset).tolist(), frame.count, offset)
 
