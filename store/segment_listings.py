@@ -125,9 +125,7 @@ class SegmentListing(StagedListing):
 
     def _read(self, written: Written, columns: list[str] | None = None) -> pa.Table:
         """Rows of a file, with all columns of their identity."""
-        has = self._segments.files.check(written.name, written.digest)
-        chosen = None if columns is None else [name for name in columns if name in has]
-        rows = pq.ParquetFile(self._segments.files.path(written.name)).read(chosen)
+        rows = self._segments.files.read(written, columns)
         types = stored_columns(self.family)
         for name in IDENTITY[self.family]:
             if name not in rows.column_names:
@@ -278,7 +276,7 @@ class SegmentListing(StagedListing):
             path = self._segments.files.path(each.name)
             parts.append(pq.read_table(path, filters=pc.field(file).isin(files.to_pylist()), partitioning=None))
         schema = pa.schema([("table_key", pa.int64()), ("rid", pa.int64()), *staged.columns.items()])
-        rows = pa.concat_tables([schema.empty_table(), *parts], promote_options="permissive")
+        rows = pa.concat_tables([schema.empty_table(), *parts], promote_options="permissive").select(schema.names)
         keys = pa.repeat(pa.scalar(self.table_key, pa.int64()), rows.num_rows)
         return rows.set_column(0, "table_key", keys).set_column(1, "rid", keys)
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from store.duckdb.layout import stored_columns
-from store.duckdb.segment_files import SegmentError, SegmentFiles, Written
+from store.duckdb.segment_files import DERIVED, SegmentError, SegmentFiles, Written
 from store.history import validation
 from store.history.target_bits import TargetBits
 from store.model import target_ids
@@ -133,9 +133,7 @@ class HandedOver(NamedTuple):
         Raises:
             SegmentError: The file is missing or damaged.
         """
-        files.check(self.written.name, self.written.digest)
-        rows = pq.ParquetFile(files.path(self.written.name)).read()
-        return Put(self.flight, _placed(rows, self.first.rows), self.first.mode)
+        return Put(self.flight, _placed(files.read(self.written), self.first.rows), self.first.mode)
 
 
 def taken_over(files: SegmentFiles, place: Put, written: Written) -> HandedOver:
@@ -153,7 +151,7 @@ def taken_over(files: SegmentFiles, place: Put, written: Written) -> HandedOver:
         family = FAMILY_OF[place.flight]
         files.check(written.name, written.digest)
         found = pq.ParquetFile(files.path(written.name))
-        types = stored_columns(family)
+        types = {**stored_columns(family), **DERIVED}
         wrong = [field.name for field in found.schema_arrow if types.get(field.name) != field.type]
         lacking = set(IDENTITY[family]) - {"column_id"} - set(found.schema_arrow.names)
         if wrong or lacking or found.metadata.num_rows != written.row_count or not written.row_count:

@@ -60,10 +60,18 @@ def merge(database: Database) -> int:
     groups: dict[tuple[int, str], list[Segment]] = {}
     for segment in found:
         groups.setdefault((segment.table_key, segment.family), []).append(segment)
-    return sum(_merge(database, key, family, segments) for (key, family), segments in groups.items())
+    return sum(merge_table(database, key, family, segments) for (key, family), segments in groups.items())
 
 
-def _merge(database: Database, key: int, family: str, segments: Sequence[Segment]) -> bool:
+def merge_table(database: Database, key: int, family: str, segments: Sequence[Segment]) -> bool:
+    """Merges the small segments of a table and family, and its rows in the database file.
+
+    Args:
+        segments: Its segments.
+
+    Returns:
+        False if there was nothing to merge, or the table was written meanwhile.
+    """
     version = database.versions.generation(key)
     small = [segment for segment in segments if segment.row_count < SMALL_ROWS]
     ((in_file,),) = database.rows(f"SELECT count(*) FROM {BY_SPAN[family]} WHERE table_key = ?", key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from flight_server.core.reads.streams import Streams, never
@@ -43,6 +43,7 @@ class Listing:
         facts: Facts about the format of the table.
         whole: The table's record says that there are no other files.
         buckets: Column id → its partition fields with bucket transforms, which no bounds stand for.
+        has_ranges: Rows of columns have the ranges of their bounds, in the transaction that reads the listing.
         covered: Condition on the rows of a column → whether each file has such a row; filled by scans.
         measured: Ids of columns → whether the bytes of one of them are known in any file; filled by scans.
     """
@@ -56,6 +57,7 @@ class Listing:
     totals: Mapping[str, int]
     whole: bool
     buckets: Mapping[int, Sequence[Bucket]]
+    has_ranges: bool = False
     covered: dict[str, bool] = field(default_factory=dict)
     measured: dict[frozenset[int], bool] = field(default_factory=dict)
 
@@ -97,13 +99,13 @@ class Listings:
             cached = self._listings.get((table.table_key, snapshot_id))
             if epoch is not None and cached is not None and cached.generation == self._generation(table):
                 is_attached = segments.attach(cursor, [table.table_key])
-                found = read(cursor, cached)
+                found = read(cursor, replace(cached, has_ranges=is_attached))
                 if self._versions.steady() == epoch:  # no commit in between: the listing is of the rows just read
                     return found
                 if is_attached:
                     cursor.execute("ROLLBACK")
-            segments.begin(cursor, [table.table_key])
-            return read(cursor, self._listing(cursor, table, snapshot_id))
+            is_attached = segments.begin(cursor, [table.table_key])
+            return read(cursor, replace(self._listing(cursor, table, snapshot_id), has_ranges=is_attached))
 
         return self._streams.whole(cursor, run, is_cancelled)
 

@@ -174,7 +174,10 @@ class Query:
         files `f` with their facts."""
         assert self._condition is not None
         columns = self._condition.columns
-        facts = pruning.facts_sql(columns, f"{self._rows(columns)} AND {self._slice.condition}", columns)
+        rows = f"{self._rows(columns)} AND {self._slice.condition}"
+        if self._listing.has_ranges:
+            rows += f" AND {self._condition.in_ranges('s')}"
+        facts = pruning.facts_sql(columns, rows, columns)
         found = f"SELECT * FROM ({facts}) WHERE {self._condition.may}"
         self._cursor.execute(f"CREATE OR REPLACE TEMP TABLE {_DECIDED} AS {found}", list(parameters))
         paths = self._cursor.execute(f"SELECT file_path FROM {_DECIDED} LIMIT {_NAMED_FILES + 1}").fetchall()

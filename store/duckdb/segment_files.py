@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from store.model.errors import InvalidArgument, ResourceExhausted, StatflightError
+from store.model.predicates.float_ranges import HIGH, LOW, with_ranges
 from store.model.puts import shown
 
 log = logging.getLogger("statflight.store")
@@ -40,7 +41,10 @@ _VERSION_KEY: Final = b"statflight.segment"
 _LEAST_GROUP_ROWS: Final = 1024
 _MOST_GROUP_ROWS: Final = 122_880
 _PAGE_BYTES: Final = 1 << 20
-_DISTINCT: Final = frozenset({"file_path", "storage_id", "min", "max", "data"})
+DERIVED: Final = {LOW: pa.float32(), HIGH: pa.float32()}
+"""Columns that follow from others: files may have them, and rows of the store do not."""
+
+_DISTINCT: Final = frozenset({"file_path", "storage_id", "min", "max", "data", *DERIVED})
 """Columns whose values are mostly different within a row group, so that a dictionary would cost and save nothing."""
 
 _UNORDERED: Final = frozenset({"min", "max", "data", "schema_hash"})
@@ -246,6 +250,20 @@ class SegmentFiles:
         self._known[name] = found, digest, columns
         return columns
 
+    def read(self, written: Written, columns: Collection[str] | None = None) -> pa.Table:
+        """The rows of a file, without columns that follow from others.
+
+        Args:
+            columns: The columns that are read, of those that the file has; None for all.
+
+        Raises:
+            SegmentError: It is missing, damaged, or of a newer version.
+        """
+        self.check(written.name, written.digest)
+        file = pq.ParquetFile(self.path(written.name))
+        wanted = frozenset(file.schema_arrow.names if columns is None else columns) - DERIVED.keys()
+        return file.read([name for name in file.schema_arrow.names if name in wanted])
+
     def discard(self, names: Collection[str]) -> None:
         """Deletes files, if they are there."""
         for name in names:
@@ -291,11 +309,13 @@ class SegmentFiles:
 
 def write_parquet(rows: pa.Table, file: object) -> frozenset[str]:
     """Writes rows as a segment: zstd, with the statistics by which readers skip row groups. As a rule a row group has
-    the rows of one column. Columns without values are left out.
+    the rows of one column. Columns without values are left out; rows of columns get the ranges of their bounds
+    (`predicates.float_ranges`), as streams of bytes, of which the leading ones compress well.
 
     Returns:
         The names of the columns that are in the file.
     """
+    rows = with_ranges(rows)
     rows = rows.select([name for name in rows.column_names if rows[name].null_count < rows.num_rows])
     group_rows, is_of_columns = _MOST_GROUP_ROWS, True
     if "column_id" in rows.column_names:
@@ -310,6 +330,7 @@ def write_parquet(rows: pa.Table, file: object) -> frozenset[str]:
         row_group_size=group_rows,
         compression="zstd",
         use_dictionary=[name for name in rows.column_names if name not in distinct],
+        use_byte_stream_split=[name for name in rows.column_names if name in DERIVED],
         write_statistics=[name for name in rows.column_names if name not in _UNORDERED],
         data_page_size=_PAGE_BYTES,
         store_schema=False,

@@ -26,10 +26,12 @@ from store.duckdb.backup import SEGMENTS_SETTING
 from store.duckdb.layout import BY_SPAN, OPEN_END, SQL_TYPES, Connection, stored_columns
 from store.duckdb.segment_files import SegmentFiles, Written
 from store.model.names import quote
+from store.model.predicates.float_ranges import ENDLESS
 
 CELLS: Final = 1_000_000
 """Rows of files of a listing above which they lie in segments."""
 
+_RANGED: Final = "stats.file_columns"
 _OWNER: Final = "segments_owner"  # in the table `settings`: the name that is in the directory, too
 _SUFFIX: Final = ".segments"
 _DEAD: Final = -1  # end of a row that is in no listing
@@ -94,7 +96,8 @@ class Segments:
         self, cursor: Connection, keys: Collection[int] | None = None, families: Collection[str] = tuple(BY_SPAN)
     ) -> bool:
         """Gives a cursor views with the rows in segments, too, by the names of the families' tables. It begins a
-        transaction, so that it sees the segments of what it reads.
+        transaction, so that it sees the segments of what it reads. The view of rows of columns ends with the ranges of
+        their bounds (`predicates.float_ranges`).
 
         Args:
             keys: Keys of the tables that are read; None for all.
@@ -115,20 +118,23 @@ class Segments:
         ((database,),) = cursor.execute("SELECT current_database()").fetchall()
         found = self.find(cursor, keys)
         for family in families:
-            own = [each for each in found if each.family == family]
-            if not own:
+            own, has_ranges = [each for each in found if each.family == family], family == _RANGED
+            if not own and not has_ranges:
                 continue
-            table = BY_SPAN[family]
-            columns = ", ".join(_columns(family))
-            branches = [f"SELECT {columns} FROM {quote(database)}.main.{table}", *self._branches(family, own)]
+            table, columns = BY_SPAN[family], ", ".join(_columns(family))
+            ends = "".join(f", {end} AS {name}" for name, end in ENDLESS.items()) if has_ranges else ""
+            in_file = f"SELECT {columns}{ends} FROM {quote(database)}.main.{table}"
+            branches = [in_file, *self._branches(family, own, has_ranges=has_ranges)]
             cursor.execute(f"CREATE OR REPLACE TEMP VIEW {table} AS {' UNION ALL '.join(branches)}")
 
-    def begin(self, cursor: Connection, keys: Collection[int] | None = None) -> None:
-        """Begins a transaction that sees the rows in segments, too; see `attach`."""
+    def begin(self, cursor: Connection, keys: Collection[int] | None = None) -> bool:
+        """Begins a transaction that sees the rows in segments, too; the result is that of `attach`."""
         cursor.execute("BEGIN TRANSACTION")
         cursor.execute("SELECT 1 FROM segments LIMIT 0").fetchall()  # what commits from here on is not seen
-        if self.may_have(keys):
+        may_have = self.may_have(keys)
+        if may_have:
             self._attach(cursor, keys, tuple(BY_SPAN))
+        return may_have
 
     def count(self, connection: Connection) -> dict[str, int]:
         """Family → rows of its segments, the deleted ones too."""
@@ -167,16 +173,18 @@ class Segments:
             return None
         return f"({' UNION ALL '.join(self._branch(family, [each], numbered=True) for each in segments)})"
 
-    def _branches(self, family: str, segments: Sequence[Segment]) -> Iterator[str]:
+    def _branches(self, family: str, segments: Sequence[Segment], *, has_ranges: bool = False) -> Iterator[str]:
         """SQL of the rows of segments, those of equal spans together."""
         groups: dict[tuple[Any, ...], list[Segment]] = {}
         for each in segments:
             alone = each.segment if each.has_ends else None
             shared = (each.table_key, each.from_pos, each.to_pos, each.generation, each.created_us, alone)
             groups.setdefault(shared, []).append(each)
-        return (self._branch(family, group) for group in groups.values())
+        return (self._branch(family, group, has_ranges=has_ranges) for group in groups.values())
 
-    def _branch(self, family: str, group: Sequence[Segment], *, numbered: bool = False) -> str:
+    def _branch(
+        self, family: str, group: Sequence[Segment], *, numbered: bool = False, has_ranges: bool = False
+    ) -> str:
         """SQL of the rows of segments whose spans are equal; of one segment if it has `segment_ends` or is numbered."""
         first = group[0]
         has = frozenset.intersection(*(self.files.check(each.name, each.digest) for each in group))
@@ -193,7 +201,10 @@ class Segments:
             ends = f"(SELECT row_number, to_pos FROM segment_ends WHERE segment = {first.segment})"
             join = f" LEFT JOIN {ends} e ON e.row_number = {row}"
         number = f"-({first.segment}::BIGINT << {_ROWS_BITS}) - {row} - 1 AS rid, " if numbered else ""
-        chosen = ", ".join(f"{values[name]} AS {name}" for name in _columns(family))
+        if has_ranges:
+            values |= {name: f"p.{name}" if name in has else end for name, end in ENDLESS.items()}
+        names = [*_columns(family), *(ENDLESS if has_ranges else ())]
+        chosen = ", ".join(f"{values[name]} AS {name}" for name in names)
         paths = ", ".join(quoted(self.files.pattern(each.name)) for each in group)
         with_rows = ", file_row_number = true" if numbered or first.has_ends else ""
         return f"SELECT {number}{chosen} FROM read_parquet([{paths}]{with_rows}) p{join}"

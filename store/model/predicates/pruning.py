@@ -50,7 +50,7 @@ import pyarrow as pa
 
 from store.model.freshness import UNCONFIRMED, prunes_sql
 from store.model.logical_types import FLOATING, Kind, LogicalType
-from store.model.predicates import bounds, buckets
+from store.model.predicates import bounds, buckets, float_ranges
 from store.model.predicates.bounds import KEYS, kind_sql
 from store.model.predicates.buckets import Bucket
 from store.model.predicates.literals import Scalar, literal_text
@@ -235,6 +235,15 @@ class FileCondition:
         plain = {id: facts for id, facts in chosen.items() if not facts.lookups}
         return [*({id: facts} for id, facts in chosen.items() if facts.lookups), *([plain] if plain else [])]
 
+    def in_ranges(self, row: str) -> str:
+        """SQL, never null, that is false only where `may` is, or would be if no bound were undecided; all comparisons
+        are of one column.
+
+        Args:
+            row: Name of a row of the column, of its type, with the columns of `predicates.float_ranges`.
+        """
+        return _in_ranges(self._tree, row)
+
     def may_by(self, columns: Collection[int]) -> str:
         """`may` by buckets and the comparisons of some columns, all others counted as undecided."""
         return _joined(self._tree, self._numbers, "m", "TRUE", self.buckets, columns)
@@ -329,6 +338,16 @@ def _joined(
                 own = unknown
             return f"({own} AND {within[node]})" if node in within else own
     return "FALSE" if node is Constant.NEVER else unknown
+
+
+def _in_ranges(node: Plain, row: str) -> str:
+    match node:
+        case Every(children) | AnyOf(children):
+            word = " AND " if isinstance(node, Every) else " OR "
+            return f"({word.join(_in_ranges(child, row) for child in children)})"
+        case Comparison(column, op, values, negated):
+            return "TRUE" if op is Op.IN and negated else float_ranges.may_sql(op, values, column.type, row)
+    return "FALSE" if node is Constant.NEVER else "TRUE"
 
 
 def _tests_of(node: Plain) -> list[Comparison]:

@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from capture.compute import fold, written_rows
@@ -76,7 +75,7 @@ class SegmentSink(MemorySink):
     def add_segment(self, flight, table, written):
         self.files.check(written.name, written.digest)
         self.told.append(written.name)
-        rows = pq.ParquetFile(self.files.path(written.name)).read()
+        rows = self.files.read(written)
         assert rows.num_rows == written.row_count
         for name, value in table.key.items():
             rows = rows.append_column(name, pa.repeat(value, rows.num_rows))

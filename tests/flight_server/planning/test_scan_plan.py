@@ -12,6 +12,9 @@ from flight_server.planning import scan_query
 from flight_server.planning.plan_request import find
 from flight_server.planning.scan_plan import METADATA, TABLE
 from flight_server.planning.scan_query import SCHEMA
+from store import segment_merging
+from store.duckdb import segment_files
+from store.duckdb.layout import BY_SPAN
 from store.model.errors import InvalidArgument, NotCaptured, NotFound
 from store.model.format_facts import FACTS, UNKNOWN, FormatFacts
 from store.model.logical_types import parse
@@ -42,13 +45,26 @@ def with_files(app):
     put(app, [row | {"row_count": 10, "null_count": 0} for row in rows], "stats.file_columns")
 
 
-@pytest.fixture(params=["joined", "decided first", "named"])
+def into_segments(app, monkeypatch) -> None:
+    """Moves the rows of files from the database to segments."""
+    monkeypatch.setattr(segment_merging, "FILE_ROWS", 0)
+    monkeypatch.setattr(segment_merging, "MANY_SMALL", 99)
+    table = app.catalog.get("lake.s.t")
+    app.store.database.segments.expect(table.table_key)
+    for family in ("stats.files", "stats.file_columns"):
+        assert segment_merging.merge_table(app.store.database, table.table_key, family, [])
+        assert app.store.database.rows(f"SELECT count(*) FROM {BY_SPAN[family]}") == [(0,)]
+
+
+@pytest.fixture(params=["joined", "decided first", "named", "segments"])
 def app(request, monkeypatch):
     if request.param != "joined":  # as conditions on one column of many files are
         monkeypatch.setattr(scan_query, "_MANY_FILES", 0)
     if request.param == "decided first":  # of which a condition keeps many
         monkeypatch.setattr(scan_query, "_NAMED_FILES", 0)
     with app_in(fill=with_files) as app:
+        if request.param == "segments":
+            into_segments(app, monkeypatch)
         yield app
 
 
@@ -106,6 +122,34 @@ def test_bounds_of_many_columns_skip_files():
             "f2": "SOME",
             **{f"f{i}": "ALL" for i in range(3, FILES)},
         }
+
+
+def test_ranges_of_segments_keep_the_files_that_bounds_keep(monkeypatch):
+    """Also those of a segment that was written before there were ranges, and of rows that are not in a segment yet."""
+    monkeypatch.setattr(scan_query, "_MANY_FILES", 0)
+    conditions = [
+        "id = 25",
+        "id BETWEEN 15 AND 22.5",
+        "NOT id < 40",
+        "id IN (5, 45)",
+        "id > 10 OR id IS NULL",
+        "id <> 1",
+    ]
+    with app_in(fill=with_files) as app:
+        without = [kept(app, where) for where in conditions]
+        with monkeypatch.context() as patch:
+            patch.setattr(segment_files, "with_ranges", lambda rows: rows)
+            into_segments(app, patch)
+        assert [kept(app, where) for where in conditions] == without
+        later = KEY | {"completeness": "COMPLETE", "file_path": "later", "file_content": "DATA", "row_count": 10}
+        put(app, [later], "stats.files")
+        bounds = {"column_id": 1, "column_name": "Id", "logical_type": "INT", "min": "25", "max": "25", "null_count": 0}
+        del later["file_content"]
+        put(app, [later | bounds], "stats.file_columns")
+        assert kept(app, "id = 25") == {"f2": "SOME", "later": "ALL"}
+        into_segments(app, monkeypatch)
+        assert kept(app, "id = 25") == {"f2": "SOME", "later": "ALL"}
+        assert kept(app, "id > 100") == {}
 
 
 def test_file_that_comes_later_without_bounds_is_kept(app):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from store.model.logical_types import parse
 from store.model.predicates import pruning
+from store.model.predicates.float_ranges import ENDLESS, HIGH, LOW, with_ranges
 from store.model.predicates.pruning import Column, facts_sql, of_files
 from store.model.predicates.tree import And, BadLiteral, Leaf, Not, Op, Or
 from store.model.schemas import FLIGHTS
@@ -239,6 +240,13 @@ def decide():
                 if database.execute(f"FROM rows s WHERE s.column_id = {id} AND {column.prunes}").fetchall()
             }:
                 assert answers(certain) == found
+                if len(condition.columns) == 1:  # then a plan looks at ranges of floats first
+                    ranged = with_ranges(table)
+                    ends = "" if LOW in ranged.column_names else f", {ENDLESS[LOW]} AS {LOW}, {ENDLESS[HIGH]} AS {HIGH}"
+                    database.register("ranged", ranged)
+                    sql = f"SELECT {condition.in_ranges('s')} FROM (SELECT *{ends} FROM ranged) s WHERE column_id = ?"
+                    ((is_in,),) = database.execute(sql, list(certain)).fetchall()
+                    assert is_in or (is_in is False and not found[0])
             return found
 
         yield decided
