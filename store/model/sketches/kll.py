@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -196,21 +197,21 @@ def _write_kll(values: Doubles, cumulative: Longs, low: float, high: float, k: i
     top += (count >> top) > k
     # Steps of 2^top values, each represented by one value; the rest in steps of decreasing powers of two.
     steps = count >> top
-    ranks = [(np.arange(steps) << top) + within(top)]
+    of_steps = (np.arange(steps) << top) + within(top)
+    rest: list[int] = []
     sizes = [steps]
     done = steps << top
     for level in range(top - 1, -1, -1):
         size = (count >> level) & 1
-        ranks.insert(0, np.array([done + within(level)] * size, np.int64))
+        rest[:0] = [done + within(level)] * size
         sizes.insert(0, size)
         done += size << level
-    items = values[np.searchsorted(cumulative, np.concatenate(ranks), "right")]
+    ranks = np.concatenate([np.array(rest, np.int64), of_steps])
+    items = values[cumulative.searchsorted(ranks, "right")]
     levels = top + 1
-    starts = _kll_capacity(k, levels) - len(items) + np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    head = struct.pack("<BBBBHBxQHBx", 5, 1, 15, 2, k, 8, count, k, levels)
-    return b"".join(
-        [head, starts.astype("<u4").tobytes(), struct.pack("<dd", low, high), items.astype("<f8").tobytes()]
-    )
+    starts = accumulate(sizes[:-1], initial=_kll_capacity(k, levels) - len(items))
+    head = struct.pack(f"<BBBBHBxQHBx{levels}Idd", 5, 1, 15, 2, k, 8, count, k, levels, *starts, low, high)
+    return head + items.astype("<f8", copy=False).tobytes()
 
 
 def _kll_capacity(k: int, levels: int) -> int:
