@@ -56,9 +56,6 @@ class Rollup:
         """Adds rows of FILE_COLUMN_SCHEMA about this column in further files, one per file."""
         if rows["doubt"].null_count < rows.num_rows:
             self.doubts |= frozenset(pc.unique(rows["doubt"]).drop_null().to_pylist())
-        if rows.num_rows == 1 and not self.files:
-            self._first(rows.to_pylist()[0])
-            return
         self.files += rows.num_rows
         for name in COUNTED:
             total = getattr(self, name)
@@ -70,9 +67,11 @@ class Rollup:
         for side in SIDES:
             self._bound(side, live)
 
-    def _first(self, row: Mapping[str, Any]) -> None:
-        """Adds the row of the first file; a shortcut."""
+    def add_first(self, row: Mapping[str, Any]) -> None:
+        """Adds the row of FILE_COLUMN_SCHEMA about this column in the first file; a shortcut."""
         self.files = 1
+        if row["doubt"] is not None:
+            self.doubts = frozenset([row["doubt"]])
         for name in COUNTED:
             setattr(self, name, row[name])
         nulls = row["null_count"]
@@ -155,11 +154,18 @@ def roll_up(rollups: dict[int, Rollup], rows: pa.Table, table: TableHandle) -> N
     """
     columns = table.by_id
     if rows["column_id"].null_count:
-        ids = {column.name: column_id for column_id, column in columns.items()}
+        id_of = {column.name: column_id for column_id, column in columns.items()}
         named = rows["column_name"].combine_chunks().dictionary_encode()
-        of_names = pa.array([ids.get(name) for name in named.dictionary.to_pylist()], pa.int64()).take(named.indices)
+        of_names = pa.array([id_of.get(name) for name in named.dictionary.to_pylist()], pa.int64()).take(named.indices)
         at = rows.schema.get_field_index("column_id")
         rows = rows.set_column(at, "column_id", pc.coalesce(rows["column_id"], of_names))
+    ids = rows["column_id"]
+    if not rollups and pc.count_distinct(ids, mode="all").as_py() == rows.num_rows:  # of one file
+        for row in rows.take(pc.sort_indices(ids)).to_pylist():
+            if (column := columns.get(row["column_id"])) is not None:
+                rollup = rollups[row["column_id"]] = Rollup(column.name, column.logical_type)
+                rollup.add_first(row)
+        return
     for column_id, part in by_column(rows):
         if column_id is not None and (column := columns.get(column_id)) is not None:
             rollups.setdefault(column_id, Rollup(column.name, column.logical_type)).add(part)
