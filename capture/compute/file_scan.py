@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -99,6 +100,9 @@ def scan(number: int, task: ScanTask, work: Work) -> list[Answer]:
         are in the `error` of its answers and are never raised.
     """
     requested = [*((i, ()) for i in work.column_ids), *((None, group) for group in work.groups)]
+    needed = {*work.column_ids, *chain.from_iterable(work.groups)}
+    if len(needed) < len(task.columns):  # a part of a wide file, whose other columns readers need not look at
+        task = replace(task, columns=tuple(column for column in task.columns if column.column_id in needed))
     try:
         reader = tasks.open_task(task)
     except StatflightError as error:

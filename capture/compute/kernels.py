@@ -93,7 +93,7 @@ def _kernel(values: pa.ChunkedArray, lt: LogicalType, times: int, wanted: Sketch
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     if lt.kind is Kind.BOOLEAN:
-        return _summarise_booleans(values, frame)
+        return (yield from _summarise_booleans(values, frame))
     if lt.kind in FLOATING:
         return (yield from _summarise_floats(values, frame))
     if lt.kind is Kind.DECIMAL:
@@ -233,11 +233,12 @@ def _empty(frame: Frame) -> Partial:
     )
 
 
-def _summarise_booleans(values: pa.ChunkedArray, frame: Frame) -> Partial:
+def _summarise_booleans(values: pa.ChunkedArray, frame: Frame) -> Kernel:
     true = pc.sum(values).as_py()
     counts = {name: n * frame.times for name, n in (("false", len(values) - true), ("true", true)) if n}
     names = list(counts)
-    theta = sketches.theta(murmur3.hash_booleans(np.array([name == "true" for name in names])))
+    hashes = yield Step(murmur3.hash_booleans, np.array([name == "true" for name in names]), murmur3.hash_booleans)
+    theta = sketches.theta(hashes)
     texts = [name.encode() for name in names]
     mcv = sketches.frequent(texts, list(counts.values()), frame.count, 0) if frame.wanted.frequent else None
     size = frame.count
