@@ -334,12 +334,15 @@ class SegmentListing(StagedListing):
         """Ends the stored rows that this listing does not have."""
         ended = np.unique(np.concatenate([np.empty(0, np.int64), *self._ended]))
         by_segment = segment_of(ended)
-        for segment in self._segments.find(connection, [self.table_key], self.family):
-            of_segment = ended[by_segment == segment.segment]
-            if len(of_segment) == segment.row_count and segment.to_pos == OPEN_END:
-                connection.execute("UPDATE segments SET to_pos = ? WHERE segment = ?", [self._pos, segment.segment])
-            else:
-                self._segments.end(connection, of_segment, self._pos)
+        numbers, counts = np.unique(by_segment, return_counts=True)
+        ended_of = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+        segments = self._segments.find(connection, [self.table_key], self.family)
+        whole = {s.segment for s in segments if ended_of.get(s.segment) == s.row_count and s.to_pos == OPEN_END}
+        if whole:
+            among = ", ".join(map(str, whole))
+            connection.execute(f"UPDATE segments SET to_pos = {self._pos} WHERE segment IN ({among})")
+        in_part = [s.segment for s in segments if s.segment not in whole]
+        self._segments.end(connection, ended[np.isin(by_segment, in_part)], self._pos)
         for rows in self._ended_rows:
             same = " AND ".join(f"t.{name} IS NOT DISTINCT FROM e.{name}" for name in rows.column_names)
             execute(

@@ -228,12 +228,17 @@ class Segments:
         ((ended,),) = connection.execute("SELECT coalesce(max(segment), 0) FROM segment_ends").fetchall()
         if self.files.is_shipped:
             self.files.to_ship.update(file.name for file in files)
-        numbers = [max(last, ended) + at for at in range(1, len(files) + 1)]
-        for number, file in zip(numbers, files, strict=True):
-            connection.execute(
-                "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, make_timestamptz(?), false)",
-                [number, table_key, family, *file, *span, generation, created_us],
-            )
+        first = max(last, ended) + 1
+        numbers = list(range(first, first + len(files)))
+        of_files = {name: [file[at] for file in files] for at, name in enumerate(Written._fields)}
+        added = pa.table({"segment": numbers, **of_files})
+        begin, end = ("NULL" if pos is None else str(int(pos)) for pos in span)
+        execute(  # one statement: each takes a millisecond, in which others wait
+            connection,
+            f"INSERT INTO segments SELECT segment, {int(table_key)}, '{family}', name, digest, size_bytes, row_count,"
+            f" {begin}, {end}, {int(generation)}, make_timestamptz({int(created_us)}), false FROM {{added}}",
+            added=added,
+        )
         return numbers
 
     def lift(

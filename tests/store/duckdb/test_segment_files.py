@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from store.duckdb.segment_files import SegmentError, SegmentFiles
+from store.duckdb.arrow_sql import OverArrow
+from store.duckdb.layout import OPEN_END
+from store.duckdb.segment_files import SegmentError, SegmentFiles, Written
+from store.duckdb.segments import Segment
 from store.model.errors import InvalidArgument
+from tests.store.empty_store import empty_database
 
 ROWS = pa.table({"file_path": ["a", "b"], "column_id": [1, 2]})
 
@@ -82,3 +89,40 @@ def test_file_that_appears_during_a_capture_stays_until_that_has_ended(files):
     files.expect_no_more("another")
     assert files.collect([], grace_seconds=900) == 0
     assert files.collect([], grace_seconds=0) == 1
+
+
+class Counting(OverArrow):
+    """A connection that counts its statements."""
+
+    def __init__(self, connection: Any):
+        self._connection, self.count = connection, 0
+
+    def execute(self, sql: str, given: Any = None, tables: Mapping[str, pa.Table] = MappingProxyType({})) -> Any:
+        self.count += 1
+        for name, table in tables.items():
+            self._connection.register(name, table)
+        return self._connection.execute(sql, given)
+
+
+@pytest.mark.parametrize("files", [0, 1, 500])
+def test_commit_of_many_files_is_as_few_statements_as_of_one(files):
+    """Other writes wait for it: each statement takes a millisecond."""
+    written = [Written(f"{number:032x}.parquet", "0" * 64, 9, 7) for number in range(files)]
+    database = empty_database()
+    segments = database.segments
+    segments.expect(1)
+
+    def add(connection: Any) -> tuple[list[int], int]:
+        counting = Counting(connection)
+        return segments.add(counting, 1, "stats.files", written, (None, OPEN_END), 3, 5), counting.count
+
+    numbers, count = database.write(add)
+    assert count <= 3
+    with database.reading() as cursor:
+        found = segments.find(cursor)
+    expected = [
+        Segment(number, 1, "stats.files", file.name, file.digest, 7, None, OPEN_END, 3, 5, has_ends=False)
+        for number, file in zip(numbers, written, strict=True)
+    ]
+    assert found == expected
+    database.close()
