@@ -23,6 +23,7 @@ from flight_server.faces.commands import output, parameters
 from flight_server.faces.commands.examples import EXAMPLES
 from flight_server.process.runtime import (
     collect_less_often,
+    leave_azure_cli_out,
     leave_blas_threads_out,
     leave_numpy_out,
     open_standard_streams,
@@ -229,6 +230,7 @@ def main() -> NoReturn:
     open_standard_streams()
     report_crashes()
     collect_less_often()
+    leave_azure_cli_out()
     leave_blas_threads_out()
     output.set_level(0)  # a process may run several command lines
     try:

@@ -137,6 +137,14 @@ def hush_grpc() -> None:
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
+def leave_azure_cli_out() -> None:
+    """Keeps Azure's library from running `az` for credentials where there is no such command (`azure-cli`): the shell
+    would say so on standard error, in the middle of everything else. AZURE_TOKEN_CREDENTIALS, if set, stays."""
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    if not _kept("azure-cli") and not any(os.access(os.path.join(folder, "az"), os.X_OK) for folder in folders):  # noqa: PTH118
+        os.environ.setdefault("AZURE_TOKEN_CREDENTIALS", "prod")
+
+
 def leave_pandas_out() -> None:
     """Keeps pyarrow from importing pandas in the server (`pandas`): it would cost a second of the start and 60 MB."""
     if not _kept("pandas"):

@@ -24,6 +24,7 @@ import pyarrow.fs as pafs
 
 from capture.connectors import FORMATS
 from capture.connectors.spi import Connector
+from capture.connectors.storage.clouds import missing_credentials
 from capture.connectors.storage.folder import Folder
 from capture.connectors.storage.lake_directories import folder_at
 from capture.connectors.storage.places import Place, Unreadable, open_place
@@ -238,6 +239,8 @@ def _reading(path: str) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno in (20, 36, 40):  # ENOTDIR, ENAMETOOLONG, ELOOP
             raise _nothing(path, os.strerror(error.errno).lower()) from None
+        if (missing := missing_credentials(error)) is not None:
+            raise UpstreamError(f"{mask_uri(path)}: cannot be reached ({missing})") from None
         reason = re.sub(r"\s+", " ", first_line(error, 300))
         raise UpstreamError(f"{mask_uri(path)}: cannot be reached ({reason})", hint=_credentials(path)) from None
 

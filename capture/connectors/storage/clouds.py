@@ -102,7 +102,13 @@ def azure(options: StorageOptions, account: str) -> pafs.FileSystem:
     def of(*names: str) -> str | None:
         return options.text(*(p + n for n in names for p in ("azure_storage_", "azure_", "", "adls.")))
 
-    settings: dict[str, Any] = {"account_name": of("account_name") or account}
+    name = of("account_name") or account or _environment("AZURE_STORAGE_ACCOUNT_NAME")
+    if not name:
+        raise ValueError(
+            "no storage account: name it in the address, as abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH, in the"
+            " option account_name, or in AZURE_STORAGE_ACCOUNT_NAME"
+        )
+    settings: dict[str, Any] = {"account_name": name}
     given = {
         "account_key": of("account_key", "access_key"),
         "sas_token": of("sas_token", "sas_key"),
@@ -110,10 +116,25 @@ def azure(options: StorageOptions, account: str) -> pafs.FileSystem:
         "client_id": of("client_id"),
         "client_secret": of("client_secret"),
     }
+    if not any(given.values()):
+        given = {
+            "account_key": _environment("AZURE_STORAGE_ACCOUNT_KEY"),
+            "sas_token": _environment("AZURE_STORAGE_SAS_TOKEN"),
+        }
     settings |= {name: value for name, value in given.items() if value}
     if endpoint := of("endpoint", "account_host"):
         settings |= _azure_hosts(endpoint, settings["account_name"])
     return pafs.AzureFileSystem(**settings)
+
+
+def missing_credentials(error: BaseException) -> str | None:
+    """The message of a store that was asked without credentials; None for any other error."""
+    if "DefaultAzureCredential" not in str(error):
+        return None
+    return (
+        "there are no credentials for Azure: give the option account_key or sas_token, or set AZURE_STORAGE_ACCOUNT_KEY"
+        " or AZURE_STORAGE_SAS_TOKEN for the process that reads"
+    )
 
 
 def _azure_hosts(endpoint: str, account: str) -> dict[str, str]:

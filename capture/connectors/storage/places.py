@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from capture.connectors.progress import one_at_a_time, reading
-from capture.connectors.storage.clouds import StorageOptions, azure, gcs, s3
+from capture.connectors.storage.clouds import StorageOptions, azure, gcs, missing_credentials, s3
 from capture.connectors.storage.metered import metered
 from capture.connectors.storage.requests import OPEN, carried, requested
 from capture.connectors.storage.secrets import mask_uri, redact
@@ -159,7 +159,7 @@ def _absolute(path: str) -> str:
 
 def reason(error: BaseException, options: Mapping[str, str], *paths: str) -> str:
     """A library's message for clients: one line, without secrets and without these paths."""
-    text = redact(first_line(error), options)
+    text = missing_credentials(error) or redact(first_line(error), options)
     for path in sorted(filter(None, paths), key=len, reverse=True):
         for shown in (f"file://{path.rstrip('/')}", path.rstrip("/")):
             text = text.replace(f"{shown}/", "").replace(shown, "the table")
