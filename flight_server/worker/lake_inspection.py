@@ -10,9 +10,11 @@ from functools import partial
 from typing import Any
 
 from capture.compute.uniqueness import is_unique
+from capture.connectors.directories.found import hint_of_other_format
 from capture.connectors.options import TableFilter
 from capture.connectors.progress import one_at_a_time
-from capture.connectors.spi import Connector
+from capture.connectors.spi import Connector, ConnectorConfig
+from capture.connectors.storage.places import NoLake
 from capture.connectors.storage.requests import carried
 from capture.inspection import look_at_table
 from store.model.errors import Cancelled, NotFound, StatflightError, first_line
@@ -37,6 +39,19 @@ def inspect(connector: Connector, payload: Mapping[str, Any], progress: Progress
     Raises:
         StatflightError: The lake cannot be reached, or the inspection was cancelled.
     """
+    try:
+        return _inspect(connector, payload, progress)
+    except NoLake as error:
+        if not error.hint and not payload.get("known") and "connector" in payload:  # it never had a table
+            error.hint = hint_of_other_format(_config_of(payload["connector"]))
+        raise
+
+
+def _config_of(lake: Mapping[str, Any]) -> ConnectorConfig:
+    return ConnectorConfig(lake["catalog"], lake["format"], lake["uri"], lake.get("options", {}))
+
+
+def _inspect(connector: Connector, payload: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     namespace, name = payload.get("table", ("", ""))
     match payload["operation"]:
         case "validate":

@@ -23,13 +23,13 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from capture.connectors import FORMATS
-from capture.connectors.spi import Connector
+from capture.connectors.spi import Connector, ConnectorConfig
 from capture.connectors.storage.clouds import missing_credentials
 from capture.connectors.storage.folder import Folder
 from capture.connectors.storage.lake_directories import folder_at
 from capture.connectors.storage.places import Place, Unreadable, open_place
-from capture.connectors.storage.secrets import mask_uri
-from store.model.errors import InvalidArgument, NotFound, UpstreamError, first_line
+from capture.connectors.storage.secrets import mask_uri, resolve
+from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError, first_line
 
 MAX_FOLDERS: Final = 1000  # most directories that are listed to find the tables below one
 MAX_DEPTH: Final = 4
@@ -115,6 +115,26 @@ def tables_at(path: str, options: Mapping[str, str] | None = None) -> list[Found
     if place.is_local and not Path(place.path).exists():
         raise _nothing(path, "no such file or directory", _similar(path))
     raise _nothing(path, "no table there, nor in the directories below it")
+
+
+def hint_of_other_format(config: ConnectorConfig) -> str:
+    """A hint at the tables of another format that a lake's address has; empty if there are none.
+
+    Args:
+        config: That of a connector that has found no table of its own; a named secret in its options is resolved.
+    """
+    try:
+        place = open_place(config.uri, resolve(config.options))
+        with _reading(config.uri):
+            found = _recognized(config.uri, place) or next(_below(place), None)
+    except StatflightError:
+        return ""
+    if found is None or found.format == config.format:
+        return ""
+    what = f"is a table of format {found.format}"
+    if (name := place.relative(_path_of(found, place))) != "":
+        what = f"has {found.format} tables, such as {name}"
+    return f"it {what}: statflight connect {config.catalog} {found.format} {mask_uri(config.uri)}"
 
 
 def _place(path: str, options: Mapping[str, str]) -> Place:

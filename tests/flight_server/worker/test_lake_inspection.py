@@ -158,3 +158,19 @@ def test_tables_of_a_remote_lake_are_inspected_concurrently():
     found = run_inspection(lake)
     assert [table["name"] for table in found["tables"]] == [f"t{number}" for number in range(9)]
     assert [error["name"] for error in found["errors"]] == ["bad"]
+
+
+@pytest.mark.parametrize("operation", ["validate", "discover"])
+def test_a_lake_without_tables_of_its_format_says_which_are_there(tmp_path, operation):
+    folder = tmp_path / "lake" / "t"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1]}), folder / "a.parquet")
+    for uri, what in ((folder.parent, "it has parquet tables, such as t"), (folder, "it is a table of format parquet")):
+        config = {"catalog": "c", "format": "lance", "uri": str(uri), "options": {}}
+        connector = open_connector(ConnectorConfig(**config))
+        with pytest.raises(NotFound, match="holds no lance table") as refused:
+            run_inspection(connector, operation=operation, connector=config)
+        assert refused.value.hint == f"{what}: statflight connect c parquet {uri}"
+        with pytest.raises(NotFound) as later:  # it had tables: nothing is looked for
+            run_inspection(connector, operation=operation, connector=config, known={"s.t": [1]})
+        assert not later.value.hint
