@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from flight_server import cli
@@ -152,6 +153,20 @@ def test_report_to_a_missing_directory_fails(server, run, tmp_path):
     assert run("report", NAME, "-o", tmp_path / "r.html")[0] == 0
     status, out, err = run("report", NAME, "-o", tmp_path / "no" / "such" / "r.html")
     assert (status, out) == (1, "") and "cannot write" in err
+
+
+def test_report_does_not_go_into_a_lake(server, run, tmp_path):
+    server.rows("stats.columns", column_row())
+    table = tmp_path / "lake" / "t"
+    table.mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1]}), table / "a.parquet")
+    for directory, what in ((table, "is"), (table.parent, "has t,")):
+        before = sorted(tmp_path.rglob("*"))
+        status, out, err = run("report", NAME, "-o", directory)
+        assert (status, out) == (1, "") and f"{directory} {what} a table of format parquet; a report goes into" in err
+        assert sorted(tmp_path.rglob("*")) == before
+    own = tmp_path / "lake" / "report"
+    assert run("report", NAME, "-o", own)[0] == 0 and run("report", NAME, "-o", own)[0] == 0
 
 
 # Patterns.

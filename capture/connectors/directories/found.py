@@ -117,6 +117,15 @@ def tables_at(path: str, options: Mapping[str, str] | None = None) -> list[Found
     raise _nothing(path, "no table there, nor in the directories below it")
 
 
+def lies_in(path: str) -> Found | None:
+    """The table that a local directory is, or the first that lies in it; None if it is missing or has neither."""
+    place = _place(path, {})
+    try:
+        return _recognized(path, place) or next(_below(place, 1), None)
+    except OSError:
+        return None
+
+
 def hint_of_other_format(config: ConnectorConfig) -> str:
     """A hint at the tables of another format that a lake's address has; empty if there are none.
 
@@ -228,7 +237,7 @@ def _has_entries(place: Place) -> bool:
     return folder is not None and bool(folder.files or folder.folders)
 
 
-def _below(place: Place) -> Iterator[Found]:
+def _below(place: Place, most_depth: int = MAX_DEPTH) -> Iterator[Found]:
     """The tables in the directories below one, the nearest first."""
     pending, listed = deque([(place, 0)]), 0
     while pending and listed < MAX_FOLDERS:
@@ -239,7 +248,7 @@ def _below(place: Place) -> Iterator[Found]:
             continue
         if depth and (format := _format_of(folder)) is not None:
             yield Found(at.name, format, at.stem)
-        elif depth < MAX_DEPTH:
+        elif depth < most_depth:
             names = sorted(name for name in folder.folders if not name.startswith((".", "_")))
             pending.extend((at.below(name), depth + 1) for name in names)
 

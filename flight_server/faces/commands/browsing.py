@@ -206,6 +206,14 @@ def report(
 
 
 def _make(directory: Path) -> None:
+    """Makes the directory of a report's pages, which is none with data."""
+    from capture.connectors.directories.found import lies_in
+
+    if directory.is_dir() and (found := lies_in(str(directory))) is not None:
+        what = "is" if Path(found.uri).resolve() == directory.resolve() else f"has {found.name},"
+        raise CommandError(
+            f"{directory} {what} a table of format {found.format}; a report goes into a directory of its own"
+        )
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
