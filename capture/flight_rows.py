@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from store.model.schemas import COMPUTED, FLIGHTS, KEY, RECORDED
+from store.model.columns import COMPUTED, KEY, RECORDED
+from store.model.schemas import FLIGHTS
 
 _NONE: Final[Mapping[str, Any]] = {}
 

@@ -73,7 +73,7 @@ class CaptureSpec:
 
     Attributes:
         target: The table, a column, a file, an expression or a group of columns.
-        kinds: Kinds of statistics from `store.model.schemas.KINDS`; empty for all.
+        kinds: Kinds of statistics from `store.model.columns.KINDS`; empty for all.
         column_selectors: Columns included in the capture of a table or file; empty for all.
         sampling: Sampling method; NONE reads everything.
         budget: Limits of a sample.

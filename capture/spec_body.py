@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from capture.spec import PARTITIONED, Budget, CaptureSpec, Engine, Partition, Sampling, value_text
+from store.model.columns import KINDS
 from store.model.errors import InvalidField, nearest
-from store.model.schemas import KINDS
 from store.model.structs import Struct, read
 from store.model.targets import Target
 

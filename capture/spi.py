@@ -19,9 +19,10 @@ import pyarrow as pa
 
 from capture.connectors.spi import Column, Connector, NativeStats, ScanTask, Schema
 from capture.spec import PARTITIONED, CaptureSpec, Sampling
+from store.model.columns import KINDS
 from store.model.errors import InvalidArgument, StatflightError, may_pass
 from store.model.puts import Listing
-from store.model.schemas import FLIGHTS, KINDS
+from store.model.schemas import FLIGHTS
 from store.model.targets import Target, TargetKind
 
 if TYPE_CHECKING:  # it loads Parquet, which few captures write

@@ -29,8 +29,8 @@ from store.duckdb.opening import opened_read_only
 from store.duckdb.segment_files import SegmentError
 from store.duckdb.segments import Segments, of_file
 from store.history.spans import changes, listing_changes, misserved, schema_key_sql
+from store.model.columns import DISTRIBUTION
 from store.model.puts import IDENTITY
-from store.model.schemas import DISTRIBUTION
 from store.queue.job_store import ACTIVE, ENDED
 
 RESTORE: Final = "restore a backup, or a generation from before: statflight restore URL NEW --at GENERATION"

@@ -15,9 +15,10 @@ from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, stored_columns
 from store.history.content_hash import content_hash
 from store.history.file_spans import STORAGE_ID, rows_of, where_target
 from store.model.catalog_entries import TableEntry
+from store.model.columns import COMPUTED
 from store.model.errors import NotFound
 from store.model.puts import FLIGHT_OF, one_place
-from store.model.schemas import COMPUTED, FLIGHTS
+from store.model.schemas import FLIGHTS
 from store.model.targets import Target, TargetKind
 from store.stores import Meta, Page
 from store.stores import Records as Rows

@@ -20,7 +20,8 @@ from capture.compute import file_sketches, kernels
 from capture.compute.partial import Partial, SketchSelection
 from capture.connectors.spi import ScanTask
 from capture.spi import Sink, TableHandle
-from store.model import schemas, sketches
+from store.model import sketches
+from store.model.columns import FREQUENT_ITEMS, KLL, THETA
 from store.model.freshness import is_whole_arrow
 from store.model.logical_types import HASHED, NUMERIC, Kind, LogicalType
 from store.model.statistics import Merge, names
@@ -376,9 +377,9 @@ def _params(role: str, lt: LogicalType) -> dict[str, Any]:
 
 
 SKETCHES: Final = (
-    ("NDV", schemas.THETA, "theta"),
-    ("QUANTILES", schemas.KLL, "kll"),
-    ("MCV", schemas.FREQUENT_ITEMS, "mcv"),
+    ("NDV", THETA, "theta"),
+    ("QUANTILES", KLL, "kll"),
+    ("MCV", FREQUENT_ITEMS, "mcv"),
 )
 """Role, sketch type and field of `Partial` for each sketch of a column."""
 

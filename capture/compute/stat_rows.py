@@ -17,7 +17,8 @@ from capture.compute.partial import AS_IS, Partial
 from capture.connectors.spi import NativeStats
 from capture.flight_rows import flight_rows
 from capture.spi import Described, Mode
-from store.model import figures, schemas, sketches, statistics
+from store.model import figures, sketches, statistics
+from store.model.columns import COMPUTED
 from store.model.freshness import CONTRADICTED
 from store.model.logical_types import Kind, LogicalType
 from store.model.targets import Target
@@ -137,7 +138,7 @@ class Rows:
         """Copies stored rows of unchanged files to this snapshot, with the key, time and names of this capture."""
         constants = {**self._table.key, "schema_hash": self._table.schema_hash, "capture_mode": str(self.mode)}
         constants |= {"captured_at": self.now, "refreshed_at": self.now}
-        rows = rows.select([name for name in rows.column_names if name not in schemas.COMPUTED])
+        rows = rows.select([name for name in rows.column_names if name not in COMPUTED])
         for at, wanted in enumerate(rows.schema):
             if wanted.name in constants:
                 rows = rows.set_column(at, wanted, pa.repeat(pa.scalar(constants[wanted.name], wanted.type), len(rows)))

@@ -22,10 +22,10 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from store.model.columns import DELETES, SCALAR
 from store.model.errors import Unimplemented
 from store.model.format_facts import UNKNOWN, FormatFacts
 from store.model.names import column_key
-from store.model.schemas import DELETES, SCALAR
 from store.model.statistics import INT, TEXT
 
 ColumnIds = Mapping[str, int]

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from capture.connectors.spi import NativeStats
 from capture.spi import TableHandle
 from store.model import bounds, logical_types
+from store.model.columns import SCALAR
 from store.model.figures import most_values, values
-from store.model.schemas import SCALAR
 from store.model.statistics import COUNTED, PARTS_OF_ROWS, PER_VALUE, SIDES, WIDTHS, exactness, of_kind
 
 _OUTERMOST: Final = dict(zip(SIDES, (pc.min, pc.max), strict=True))

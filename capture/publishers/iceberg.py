@@ -17,8 +17,8 @@ from capture.connectors.storage.places import Place, open_place, unknown_snapsho
 from capture.publishers.files import MARK, sweep, unique_name
 from capture.publishers.iceberg_commits import Statistics, UnknownState, commit_statistics
 from capture.publishers.spi import Draft, HomeStatistics, Labels, Publisher
+from store.model.columns import THETA
 from store.model.errors import Conflict, StatflightError
-from store.model.schemas import THETA
 
 _ONE_FILE = (".metadata.json", ".metadata.json.gz")
 

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from capture.connectors.spi import Connector, ConnectorConfig
+from store.model.columns import COUNTS, DISTRIBUTION
 from store.model.errors import Conflict, InvalidArgument, UpstreamError
 from store.model.freshness import EXACT, INHERITED, NAN_TYPES, PRUNING
-from store.model.schemas import COUNTS, DISTRIBUTION
 from store.model.statistics import SIDES, WIDTHS, exactness
 
 CURRENT: Final = "CURRENT"  # state of a publication

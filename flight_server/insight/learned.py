@@ -17,7 +17,7 @@ from flight_server.insight import drift, expectations, measures
 from flight_server.insight.expectations import COUNT, Kind
 from flight_server.insight.results import Result, State
 from flight_server.insight.rules import Rule
-from store.model.schemas import EXPECTED
+from store.model.columns import EXPECTED
 
 GAP: Final = "commit_gap"
 TIMELY: Final = frozenset({"age_seconds", GAP})  # measures that time alone changes

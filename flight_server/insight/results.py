@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from flight_server.insight.rules import Level
-from store.model.schemas import WAITING
+from store.model.columns import WAITING
 
 
 class State(StrEnum):

@@ -23,9 +23,9 @@ from flight_server.core.config import read_toml
 from flight_server.core.reloading import Reloaded
 from flight_server.insight import limits
 from flight_server.insight.limits import Condition, Limit
+from store.model.columns import OF_OTHERS
 from store.model.errors import InvalidArgument, nearest
 from store.model.names import matcher, quote
-from store.model.schemas import OF_OTHERS
 from store.model.statistics import names
 from store.model.structs import Struct, read
 

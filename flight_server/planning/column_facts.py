@@ -19,8 +19,8 @@ from store.duckdb.database import Connection
 from store.duckdb.lru import LruCache
 from store.history.file_spans import listed_rows
 from store.model import sketches
+from store.model.columns import THETA
 from store.model.freshness import UNCONFIRMED, is_whole_sql
-from store.model.schemas import THETA
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 FactCache: TypeAlias = LruCache[tuple[int, int, int | None], Any]

@@ -23,12 +23,12 @@ from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection
 from store.history.file_spans import listed_rows
 from store.model import sketches
+from store.model.columns import THETA
 from store.model.freshness import is_whole_sql
 from store.model.logical_types import Kind
 from store.model.predicates.buckets import bytes_of
 from store.model.predicates.literals import Scalar
 from store.model.predicates.pruning import Column
-from store.model.schemas import THETA
 from store.model.sketches.murmur3 import SEED, Hashes
 from store.model.sketches.theta import SEED_MARK, read_theta
 

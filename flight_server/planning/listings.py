@@ -17,12 +17,12 @@ from store.duckdb.lru import LruCache
 from store.history.file_spans import listed_rows
 from store.model import logical_types
 from store.model.catalog_entries import TableEntry
+from store.model.columns import PARTITION_SPECS
 from store.model.errors import InvalidField, NotCaptured
 from store.model.format_facts import FormatFacts, facts_in
 from store.model.names import column_key, column_parts
 from store.model.predicates.buckets import Bucket
 from store.model.predicates.pruning import Column
-from store.model.schemas import PARTITION_SPECS
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import CURRENT, ColumnStatistics, Destination, TableStatistics
 from flight_server.client.connection import Connection
 from store.model.catalog_entries import is_another_table
+from store.model.columns import DISTRIBUTION, DISTRIBUTION_LABELS
 from store.model.errors import Conflict, InvalidArgument, NotFound
 from store.model.freshness import EXACT, INHERITED, PRUNING, STALE, is_unconfirmed
-from store.model.schemas import DISTRIBUTION, DISTRIBUTION_LABELS
 from store.model.sketches import estimate, is_partial
 from store.model.statistics import BY_NAME, of_kind
 

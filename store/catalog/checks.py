@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.database import Connection, Database, insert_rows
-from store.model.schemas import EXPECTED, WAITING
+from store.model.columns import EXPECTED, WAITING
 
 SNAPSHOTS_KEPT: Final = 200  # per table; results of older snapshots are deleted
 

@@ -21,7 +21,7 @@ from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.layout import Connection, insert_rows
 from store.history.spans import schema_key_sql
 from store.model.catalog_entries import EXTERNAL, Place, TableEntry, is_another_table
-from store.model.schemas import FILE_NAMES
+from store.model.columns import FILE_NAMES
 
 log = logging.getLogger("statflight.store")
 

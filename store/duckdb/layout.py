@@ -21,8 +21,9 @@ from typing import Any, Final, TypeAlias
 import duckdb
 import pyarrow as pa
 
+from store.model.columns import COMPUTED, DELETE_FILE, DISTRIBUTION, KEY
 from store.model.errors import InvalidArgument
-from store.model.schemas import COMPUTED, DELETE_FILE, DISTRIBUTION, FLIGHTS, KEY
+from store.model.schemas import FLIGHTS
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 """A connection or cursor; the parameter `connection` of a function that writes is the writer's, in its transaction."""

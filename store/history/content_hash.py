@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from store.duckdb.layout import stored_columns
-from store.model.schemas import COSMETIC
+from store.model.columns import COSMETIC
 
 
 def content_hash(flight: str, row: Mapping[str, Any], sketch_digests: Iterable[str]) -> str:

@@ -26,9 +26,9 @@ from store.history.merge import Standing, Stored, merge
 from store.history.placement import Placement
 from store.history.spans import served_distribution
 from store.history.staged import NONE, Staged
+from store.model.columns import COUNTS, DISTRIBUTION
 from store.model.freshness import has_sql
 from store.model.puts import FLIGHT_OF, IDENTITY, Counts, PutMode, codes, first_of_each
-from store.model.schemas import COUNTS, DISTRIBUTION
 from store.model.sketches import is_partial
 
 _NONE_TRUE = pa.chunked_array([], pa.bool_())

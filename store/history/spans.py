@@ -37,9 +37,9 @@ from store.duckdb.arrow_sql import LITERALS, among, execute, keys_table, query
 from store.duckdb.layout import BY_SNAPSHOT, GROUPED, OPEN_END, SPAN, Connection, own, own_sql, parts, stored_columns
 from store.history.presence import Presence
 from store.model.catalog_entries import UNPLACED, Place
+from store.model.columns import COUNTS, DISTRIBUTION
 from store.model.freshness import has_sql
 from store.model.puts import IDENTITY
-from store.model.schemas import COUNTS, DISTRIBUTION
 from store.model.sketches import is_partial_sql
 from store.model.statistics import PER_VALUE
 

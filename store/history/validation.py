@@ -19,11 +19,23 @@ from store.history.casts import are_trimmed, cast, castable, json_object, like, 
 from store.history.decoded_sizes import decoded_bytes
 from store.history.impossible import first_impossible
 from store.history.put_batch import PutBatch
-from store.model import bounds, logical_types, schemas, target_ids, targets
+from store.model import bounds, logical_types, target_ids, targets
+from store.model.columns import (
+    CAPTURE_MODES,
+    COMPLETENESS,
+    COMPUTED,
+    DELETE_CONTENTS,
+    DELETE_FILE,
+    DISTRIBUTION,
+    FILE_CONTENTS,
+    INSTANT,
+    PRODUCERS,
+    ROLES,
+)
 from store.model.errors import InvalidArgument, InvalidField, Words, first_line, nearest
+from store.model.flight import Flight
 from store.model.logical_types import Kind, LogicalType
 from store.model.puts import shown
-from store.model.schemas import Flight
 from store.model.statistics import PER_VALUE, SCALARS, SIDES, STATISTICS, Limit, exactness, names
 
 MAX_BATCH_BYTES: Final = 1 << 30  # of a batch of a put, decompressed and decoded
@@ -45,16 +57,16 @@ _OTHER_COUNTS: Final = (
 )  # besides the statistics
 _COUNTS: Final = (*_OTHER_COUNTS, *names(lambda each: each.limit is Limit.COUNT, STATISTICS))
 _INSTANTS: Final = ("captured_at", "refreshed_at")
-_FIRST, _LAST = (pa.scalar(each.replace(tzinfo=UTC), schemas.INSTANT) for each in (datetime.min, datetime.max))
+_FIRST, _LAST = (pa.scalar(each.replace(tzinfo=UTC), INSTANT) for each in (datetime.min, datetime.max))
 _MEASURES: Final = names(lambda each: each.limit is Limit.MEASURE)
 _NUMBERS: Final = names(lambda each: each.limit in (Limit.NUMBER, Limit.DEVIATION))
 _DEVIATIONS: Final = names(lambda each: each.limit is Limit.DEVIATION)
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
-    "producer": schemas.PRODUCERS,
-    "completeness": schemas.COMPLETENESS,
-    "capture_mode": schemas.CAPTURE_MODES,
-    "file_content": schemas.FILE_CONTENTS,
-    "role": schemas.ROLES,
+    "producer": PRODUCERS,
+    "completeness": COMPLETENESS,
+    "capture_mode": CAPTURE_MODES,
+    "file_content": FILE_CONTENTS,
+    "role": ROLES,
     "target_kind": tuple(targets.TargetKind),
 }
 _AT_MOST: Final = tuple((each.name, other) for each in SCALARS for other in each.at_most)
@@ -153,7 +165,7 @@ def _check_names(flight: Flight, given: pa.Schema) -> pa.Schema:
         raise InvalidField(
             either[0], "the column is missing", expected=" or ".join(either), actual=Words(", ".join(names))
         )
-    kept = [name for name in known if name in names and name not in schemas.COMPUTED]
+    kept = [name for name in known if name in names and name not in COMPUTED]
     for name in kept:
         if not castable(given.field(name).type, flight.schema.field(name).type):
             raise other_type(name, flight.schema.field(name).type, given.field(name).type)
@@ -208,7 +220,7 @@ class _Batch(PutBatch):
         name = "distribution_snapshot_id"
         if name in batch.schema.names:
             other = pc.not_equal(cast(name, batch.column(name), pa.int64()), self.columns["snapshot_id"])
-            for group in schemas.DISTRIBUTION:
+            for group in DISTRIBUTION:
                 if (column := self.given(group)) is not None:
                     self.columns[group] = pc.if_else(other.fill_null(False), pa.scalar(None, column.type), column)
 
@@ -326,7 +338,7 @@ class _Batch(PutBatch):
             self.require_each(ids, pc.greater(ids.flatten(), 0), "equality_field_ids", "is not positive", "field ids")
         if (deletes := self.given("delete_files")) is None:
             return
-        parts = dict(zip(schemas.DELETE_FILE.names, deletes.flatten().flatten(), strict=True))
+        parts = dict(zip(DELETE_FILE.names, deletes.flatten().flatten(), strict=True))
         path = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(parts["file_path"])), 0)
         in_log = pc.and_(pc.is_null(path), pc.equal(parts["file_content"], "DELETION_VECTOR").fill_null(False))
         self.require_each(
@@ -336,10 +348,8 @@ class _Batch(PutBatch):
             "has no file_path",
             "the path of a delete file; null for a deletion vector within the table's log",
         )
-        known = pc.is_in(parts["file_content"], pa.array([*schemas.DELETE_CONTENTS, None], pa.string()))
-        self.require_each(
-            deletes, known, "delete_files", "has an unknown file_content", " | ".join(schemas.DELETE_CONTENTS)
-        )
+        known = pc.is_in(parts["file_content"], pa.array([*DELETE_CONTENTS, None], pa.string()))
+        self.require_each(deletes, known, "delete_files", "has an unknown file_content", " | ".join(DELETE_CONTENTS))
         for name in ("content_offset", "content_size"):
             holds = pc.greater_equal(parts[name], 0).fill_null(True)
             self.require_each(deletes, holds, "delete_files", f"has a negative {name}", "at least 0")

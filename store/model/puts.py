@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from store.model.columns import COSMETIC
 from store.model.errors import Conflict, InvalidArgument
-from store.model.schemas import COSMETIC, FLIGHTS
+from store.model.schemas import FLIGHTS
 from store.model.targets import TargetKind
 
 Codes: TypeAlias = npt.NDArray[np.int64]

@@ -16,7 +16,8 @@ import duckdb
 import pyarrow as pa
 
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, SQL_TYPES, Connection, prepare
-from store.model.schemas import COMPUTED, FLIGHTS, INSTANT
+from store.model.columns import COMPUTED, INSTANT
+from store.model.schemas import FLIGHTS
 
 NAME: Final = ("table_catalog", "table_schema", "table_name")
 SKETCHES: Final = "stats.sketches"

@@ -18,9 +18,9 @@ from store.catalog.catalog import Catalog
 from store.duckdb.arrow_sql import execute, query
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, GROUPED, OPEN_END, Connection, parts, stored_columns
 from store.history.spans import respan
+from store.model.columns import DISTRIBUTION
 from store.model.errors import InvalidArgument
 from store.model.freshness import has_sql
-from store.model.schemas import DISTRIBUTION
 from store.transfer.contents import (
     CATALOG,
     FILE_SKETCHES,

@@ -34,7 +34,8 @@ from flight_server.insight.rules import parse
 from flight_server.process.parts import parts
 from store.catalog.discovery import Discovery
 from store.history import validation
-from store.model.schemas import FLIGHTS, KLL
+from store.model.columns import KLL
+from store.model.schemas import FLIGHTS
 from store.model.sketches import kll
 from store.model.target_ids import of_column
 from store.stats_store import Put, PutMode

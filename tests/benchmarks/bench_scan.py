@@ -29,7 +29,7 @@ from datafusion import SessionContext
 
 from flight_server.client import StatsClient
 from store.model import sketches
-from store.model.schemas import THETA
+from store.model.columns import THETA
 from store.model.sketches import murmur3
 from store.model.targets import Target
 from tests.capture.connectors.iceberg_tables import make_catalog

@@ -18,8 +18,9 @@ from capture.registry import Registry
 from capture.spec import Sampling
 from capture.spi import CaptureEngine, CaptureRequest, Mode, Outcome, Sink, TableHandle
 from store.history import validation
+from store.model.columns import KINDS
 from store.model.errors import Cancelled, UpstreamError
-from store.model.schemas import FLIGHTS, KINDS
+from store.model.schemas import FLIGHTS
 from store.model.targets import Target, TargetKind
 
 

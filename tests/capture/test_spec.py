@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from capture.spec import Budget, CaptureSpec, Engine, Sampling
 from capture.spec_body import StoredSpec, parse_spec
+from store.model.columns import KINDS
 from store.model.errors import InvalidArgument
-from store.model.schemas import KINDS
 from store.model.targets import Target
 
 BUDGETS = st.builds(

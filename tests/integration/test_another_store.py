@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from store.model.columns import COMPUTED
 from store.model.puts import FLIGHT_OF
-from store.model.schemas import COMPUTED
 from tests.flight_server.live_server import Client, capture, serving
 from tests.store.sqlite_store import SqliteStatsStore
 

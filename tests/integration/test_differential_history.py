@@ -33,7 +33,7 @@ from flight_server.core.reads.slice_cache import SliceCache
 from flight_server.core.reads.streams import Streams
 from flight_server.core.wire import scan_request
 from flight_server.publishing.work import COPIED
-from store.model.schemas import DISTRIBUTION
+from store.model.columns import DISTRIBUTION
 from store.model.targets import Target, TargetKind
 from tests.integration import random_lakes
 from tests.integration.random_lakes import FORMATS, Lake

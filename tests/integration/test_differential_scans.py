@@ -30,9 +30,10 @@ from flight_server.planning.plan_request import of_json
 from flight_server.planning.scan_plan import METADATA
 from store.history import validation
 from store.model import bounds
+from store.model.columns import PARTITION_SPECS
 from store.model.logical_types import Kind, LogicalType, parse
 from store.model.predicates.tree import Node
-from store.model.schemas import FLIGHTS, PARTITION_SPECS
+from store.model.schemas import FLIGHTS
 from store.model.targets import Target
 from store.stats_store import Put, PutMode
 from tests.flight_server.serving import app_in

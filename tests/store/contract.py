@@ -13,9 +13,10 @@ import pytest
 from store.history import validation
 from store.model import target_ids
 from store.model.catalog_entries import TableEntry
+from store.model.columns import THETA
 from store.model.errors import Conflict, InvalidArgument, NotFound
 from store.model.puts import IDENTITY
-from store.model.schemas import FLIGHTS, THETA
+from store.model.schemas import FLIGHTS
 from store.model.targets import Target, TargetKind
 from store.stats_store import Counts, Put, PutMode, StatsStore
 

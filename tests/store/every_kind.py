@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.model.schemas import THETA
+from store.model.columns import THETA
 from store.stats_store import DuckDBStatsStore
 from tests.store.contract import put, rows
 

@@ -18,9 +18,9 @@ from store.history import staged
 from store.history.file_listings import ListingChanged
 from store.history.file_spans import rows_of
 from store.invariants import checks, violations
+from store.model.columns import THETA
 from store.model.errors import Conflict, InvalidArgument, NotFound, StatflightError
 from store.model.freshness import CONTRADICTED, UNCONFIRMED
-from store.model.schemas import THETA
 from store.model.targets import Target, TargetKind
 from store.segment_listings import SegmentListing
 from store.staged_listings import StagedListing, unstage

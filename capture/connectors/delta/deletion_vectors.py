@@ -11,7 +11,7 @@ import pyarrow as pa
 from capture.connectors.rows.roaring import positions, unframed
 from capture.connectors.spi import delete_file, no_delete_files
 from capture.connectors.storage.places import Place
-from store.model.schemas import DELETE_FILE
+from store.model.columns import DELETE_FILE
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}

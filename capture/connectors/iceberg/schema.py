@@ -43,9 +43,9 @@ from pyiceberg.types import (
 from capture.connectors.iceberg.io import STRUCT_DEFAULT
 from capture.connectors.spi import Column, Schema
 from store.model import bounds
+from store.model.columns import PARTITION_SPECS
 from store.model.logical_types import LogicalType, parse, to_arrow
 from store.model.names import column_key
-from store.model.schemas import PARTITION_SPECS
 
 _WORDS: dict[type, str] = {
     BooleanType: "BOOLEAN",

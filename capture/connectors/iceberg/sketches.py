@@ -13,8 +13,8 @@ from capture.connectors.iceberg.puffin import UNREADABLE, Blob, read_file
 from capture.connectors.iceberg.schema import IcebergLeaf
 from capture.connectors.spi import COLUMN_SCHEMA
 from store.model import figures
+from store.model.columns import THETA
 from store.model.errors import StatflightError, first_line
-from store.model.schemas import THETA
 from store.model.sketches.theta import estimate
 
 Sketch = tuple[int, str, str, bytes, Mapping[str, Any]]

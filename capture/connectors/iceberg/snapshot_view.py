@@ -46,9 +46,9 @@ from capture.connectors.spi import (
 )
 from capture.connectors.storage.immutable_cache import FILES
 from capture.connectors.storage.places import Unreadable, local_path, unknown_snapshot
+from store.model.columns import FILE_NAMES
 from store.model.errors import Unimplemented
 from store.model.names import dotted_name
-from store.model.schemas import FILE_NAMES
 
 _CONTENTS: Final = {"POSITION_DELETES": "position-deletes", "EQUALITY_DELETES": "equality-deletes"}
 

@@ -57,9 +57,9 @@ from capture.connectors.storage.immutable_cache import scope
 from capture.connectors.storage.lake_directories import DEFAULT_SCHEMA, Lake, files_below
 from capture.connectors.storage.places import NoLake, Place, Unreadable, batched, unknown_table
 from capture.connectors.storage.secrets import mask_uri
+from store.model.columns import REMARK
 from store.model.format_facts import FormatFacts
 from store.model.logical_types import Kind, LogicalType, parse
-from store.model.schemas import REMARK
 
 OWN_OPTIONS: Final = ("hive_partitioning",)
 _FACTS: Final = FormatFacts(

@@ -32,10 +32,10 @@ from capture.spi import (
     TableHandle,
 )
 from store.model import logical_types
+from store.model.columns import SCALAR
 from store.model.freshness import CONTRADICTED, UNCONFIRMED, WHOLE_TABLE
 from store.model.logical_types import FLOATING
 from store.model.puts import Listing
-from store.model.schemas import SCALAR
 from store.model.statistics import FLAGS, SIDES, WIDTHS
 from store.model.targets import NO_COLUMN, Target, TargetKind
 

@@ -16,8 +16,8 @@ from store.catalog.discovery import Discovery
 from store.catalog.entries import update_tables
 from store.duckdb.database import Connection, Database
 from store.model.catalog_entries import EXTERNAL, TableEntry
+from store.model.columns import REMARK
 from store.model.errors import Conflict, StatflightError
-from store.model.schemas import REMARK
 
 log = logging.getLogger("statflight.server")
 

@@ -18,7 +18,8 @@ from flight_server.client.estimates import COLUMN_FIELDS, KEYS, TABLE_FIELDS, Es
 from flight_server.core.wire.dense_union import dense_union
 from flight_server.core.wire.scan_request import ScanRequest
 from store.model.predicates.arrow import to_arrow
-from store.model.schemas import ADBC_STATISTIC, FLIGHTS
+from store.model.schemas import FLIGHTS
+from store.model.server_flights import ADBC_STATISTIC
 
 FLIGHT: Final = FLIGHTS["adbc.statistics"]
 _NAMES_BY_KEY: Final = sorted((keys.adbc, name) for name, keys in KEYS.items())

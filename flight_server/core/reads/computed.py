@@ -23,10 +23,11 @@ from store.duckdb.arrow_sql import query
 from store.duckdb.database import Database
 from store.duckdb.layout import STORED
 from store.model import bounds, logical_types, sketches
+from store.model.columns import KEY, OF_OTHERS, PROVENANCE
 from store.model.errors import InvalidArgument
 from store.model.figures import not_nan
 from store.model.freshness import EXACT, PLANNING
-from store.model.schemas import FLIGHTS, KEY, OF_OTHERS, PROVENANCE
+from store.model.schemas import FLIGHTS
 from store.model.statistics import COUNTED, SIDES
 
 BUCKETS: Final = 32

@@ -17,7 +17,8 @@ from flight_server.core.reads.stats_sources import IN_PARTS, TABLE_COLUMNS, curr
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection, Database
 from store.model.catalog_entries import TableEntry
-from store.model.schemas import FLIGHTS, Flight
+from store.model.flight import Flight
+from store.model.schemas import FLIGHTS
 
 _IDLE: Final = 8  # pooled cursors with the prepared statements
 _STATEMENTS: Final = {flight: flight.replace(".", "_") for flight in IN_PARTS}

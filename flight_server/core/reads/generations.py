@@ -20,7 +20,7 @@ from store.duckdb.lru import LruCache
 from store.duckdb.table_versions import TableVersions
 from store.model.catalog_entries import TableEntry
 from store.model.errors import NotFound
-from store.model.schemas import Flight
+from store.model.flight import Flight
 
 Generation: TypeAlias = tuple[int, ...]
 

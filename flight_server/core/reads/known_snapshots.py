@@ -16,7 +16,7 @@ from store.history.presence import Presence
 from store.history.spans import holds_sql
 from store.model.catalog_entries import TableEntry
 from store.model.errors import NotFound
-from store.model.schemas import Flight
+from store.model.flight import Flight
 
 # A snapshot that was put is never out of its lake. That is asked first: to look for records takes ten times as long.
 _IN_LAKE: Final = "SELECT table_key FROM snapshots WHERE snapshot_id = ? AND is_live IS DISTINCT FROM false"

@@ -18,7 +18,8 @@ from flight_server.core.reads.scanner import Scanner
 from flight_server.core.reads.slice_cache import SliceKey
 from flight_server.core.reads.usage import Usage
 from store.model.catalog_entries import TableEntry
-from store.model.schemas import FLIGHTS, Flight
+from store.model.flight import Flight
+from store.model.schemas import FLIGHTS
 
 log = logging.getLogger("statflight.server")
 

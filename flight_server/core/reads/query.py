@@ -25,10 +25,10 @@ from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, STORED, parts
 from store.duckdb.table_versions import TableVersions
+from store.model.flight import Flight
 from store.model.predicates import tree
 from store.model.predicates.sql import to_sql
 from store.model.puts import IDENTITY
-from store.model.schemas import Flight
 
 BATCH_ROWS: Final = 4096  # ~1 MiB of statistics
 _SKETCHES: Final = "stats.sketches"  # a union of two tables, which has no sort columns in common

@@ -20,9 +20,10 @@ from flight_server.core.wire.status import to_json
 from store.catalog.catalog import Catalog
 from store.duckdb.arrow_sql import query
 from store.model.catalog_entries import TableEntry
+from store.model.columns import COUNTS, DISTRIBUTION, DISTRIBUTION_LABELS
 from store.model.freshness import EXACT, usable_for
 from store.model.puts import FLIGHT_OF
-from store.model.schemas import COUNTS, DISTRIBUTION, DISTRIBUTION_LABELS, FLIGHTS
+from store.model.schemas import FLIGHTS
 from store.model.sketches import is_partial
 from store.model.targets import Target, TargetKind
 from store.stats_store import DuckDBStatsStore

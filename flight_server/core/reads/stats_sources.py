@@ -26,6 +26,8 @@ from store.duckdb.layout import (
     stored_columns,
 )
 from store.history.spans import holds_sql, schema_sql
+from store.model.columns import COUNTS, DERIVED, DISTRIBUTION
+from store.model.flight import Flight
 from store.model.freshness import (
     EXACT,
     INHERITED,
@@ -45,7 +47,7 @@ from store.model.freshness import (
     usable_for_sql,
 )
 from store.model.puts import IDENTITY
-from store.model.schemas import COUNTS, DERIVED, DISTRIBUTION, FLIGHTS, Flight
+from store.model.schemas import FLIGHTS
 from store.model.sketches import is_partial_sql
 from store.model.statistics import PER_VALUE
 

@@ -16,7 +16,7 @@ from flight_server.core.wire.scan_request import ScanRequest
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Database
 from store.model.catalog_entries import TableEntry
-from store.model.schemas import Flight
+from store.model.flight import Flight
 
 
 class TableRows:

@@ -15,7 +15,7 @@ from flight_server.core.transfer.pieces import SCHEMA, to_batch
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection, Database
 from store.duckdb.segments import Segments
-from store.model.schemas import OF_OTHERS
+from store.model.columns import OF_OTHERS
 from store.transfer.export import EVERYTHING, Scope, export
 
 _AT_ONCE: Final = 2  # exports

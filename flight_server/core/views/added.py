@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 
 from flight_server.core.views.reader import Leaf, Reader, equal, read_table
 from flight_server.core.views.table_summary import Row, TableSummary
+from store.model.columns import DISTRIBUTION, THETA
 from store.model.figures import distinct, values
 from store.model.freshness import EXACT
-from store.model.schemas import DISTRIBUTION, FLIGHTS, THETA
+from store.model.schemas import FLIGHTS
 from store.model.statistics import MOMENTS, PARTS_OF_ROWS, SIDES, WIDTHS, exactness, of_kind
 
 _NAMED: Final = 500  # most files that a condition names; of more the rows of all files are read

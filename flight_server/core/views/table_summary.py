@@ -16,9 +16,9 @@ from flight_server.client.table_names import full_name
 from flight_server.core.views import shapes
 from flight_server.core.views.numbers import count, counted, known, percent
 from flight_server.core.views.reader import Leaf, Reader, read_table
+from store.model.columns import REMARK
 from store.model.errors import nearest
 from store.model.figures import interval_of_ndv
-from store.model.schemas import REMARK
 from store.model.statistics import COUNTED, SCALARS, SIDES, WIDTHS, Statistic, exactness
 
 Row = dict[str, Any]

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from flight_server.core.wire.status import to_json
 from store.model import statistics
-from store.model.schemas import KINDS
+from store.model.columns import KINDS
 
 _Part: TypeAlias = tuple[str, dict[str, Any], list[dict[str, Any]]]
 """Kind, fields and sketches; that without a kind is what a record is about."""

@@ -19,9 +19,10 @@ from flight_server.client.conditions.one_table import plan as plan_of
 from flight_server.core.wire import lag
 from store.duckdb.lru import LruCache
 from store.model.errors import InvalidArgument, InvalidField, NotFound, nearest
+from store.model.flight import Flight
 from store.model.predicates import tree
 from store.model.predicates.tree import Node
-from store.model.schemas import FLIGHTS, Flight
+from store.model.schemas import FLIGHTS
 from store.model.structs import Count, Snapshot, Truth, read
 
 MAX_COMMAND_BYTES: Final = 8 << 20

@@ -35,8 +35,8 @@ from store.model.errors import (
     Words,
     first_line,
 )
+from store.model.flight import Flight
 from store.model.names import join_name
-from store.model.schemas import Flight
 from store.model.sketches.readable import first_unreadable
 from store.model.structs import Struct, Truth, read
 from store.stats_store import Put, PutMode

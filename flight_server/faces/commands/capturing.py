@@ -34,7 +34,7 @@ from flight_server.faces.commands.common import (
 from flight_server.faces.commands.output import STARTED, in_flags, misuse, say, tell, tell_json, warn
 from flight_server.faces.commands.parameters import option
 from flight_server.faces.commands.progress import capture_each
-from store.model.schemas import KINDS
+from store.model.columns import KINDS
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient

@@ -16,8 +16,8 @@ import msgspec
 
 from store.duckdb.database import Database
 from store.model.catalog_entries import TableEntry
+from store.model.columns import THETA
 from store.model.freshness import UNCONFIRMED
-from store.model.schemas import THETA
 
 NEWEST: Final = 10  # snapshots that get an entry
 _NO_FILE: Final = "statflight-counts-without-a-file:/"

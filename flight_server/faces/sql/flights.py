@@ -10,7 +10,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from store.model.errors import NotFound, nearest
-from store.model.schemas import FLIGHTS, Flight
+from store.model.flight import Flight
+from store.model.schemas import FLIGHTS
 
 CATALOG: Final = "statflight"
 _OF_A_LAKE: Final = "the tables here are those of sys.flights; statistics of a lake's table are rows of stats.columns"

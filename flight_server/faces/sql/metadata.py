@@ -12,8 +12,8 @@ import pyarrow as pa
 from flight_server.core.wire.protobuf import Message
 from flight_server.faces.sql import sql_info
 from flight_server.faces.sql.flights import CATALOG, TABLES, Table, naive, sql_type
+from store.model.columns import KEY
 from store.model.names import with_any_between
-from store.model.schemas import KEY
 
 TABLE_TYPE: Final = "BASE TABLE"
 _TYPE_NAMES: Final = frozenset({TABLE_TYPE, "TABLE"})  # JDBC and ADBC tools ask for TABLE, as their standards name it

@@ -19,8 +19,8 @@ from flight_server.faces.sql import flights, language, parameter_types, pushdown
 from flight_server.faces.sql.flights import NAIVE, Table
 from flight_server.faces.sql.language import Query
 from flight_server.faces.sql.pushdown import Slot
+from store.model.flight import Flight
 from store.model.predicates.tree import Node, fields_of
-from store.model.schemas import Flight
 
 log = logging.getLogger("statflight.server")
 

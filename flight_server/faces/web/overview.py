@@ -12,7 +12,7 @@ from flight_server.core.views import relationships
 from flight_server.core.views.reader import Reader, equal
 from flight_server.core.views.table_lists import TableFilter, TableOrder, Tally
 from flight_server.core.views.table_summary import Row
-from store.model.schemas import EXPECTED, WAITING
+from store.model.columns import EXPECTED, WAITING
 
 if TYPE_CHECKING:
     from flight_server.core.reads.table_listing import TableListing

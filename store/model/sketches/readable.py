@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from store.model import schemas
+from store.model.columns import FREQUENT_ITEMS, KLL, THETA
 from store.model.errors import InvalidArgument
 from store.model.sketches.frequent_items import read_frequent
 from store.model.sketches.kll import read_kll
 from store.model.sketches.theta import read_theta
 
 _READ: Final[dict[str, Callable[[bytes], Any]]] = {
-    schemas.THETA: read_theta,
-    schemas.KLL: read_kll,
-    schemas.FREQUENT_ITEMS: read_frequent,
+    THETA: read_theta,
+    KLL: read_kll,
+    FREQUENT_ITEMS: read_frequent,
 }
 
 

@@ -12,8 +12,8 @@ from flight_server.core.views import added
 from flight_server.insight import rules
 from flight_server.insight.evaluate import check
 from flight_server.insight.results import State
+from store.model.columns import THETA
 from store.model.errors import InvalidArgument
-from store.model.schemas import THETA
 from store.model.sketches import theta
 from store.model.sketches.murmur3 import hash_longs
 from store.model.target_ids import of_files

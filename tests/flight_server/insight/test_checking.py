@@ -20,8 +20,8 @@ from flight_server.process.metrics import Metrics
 from flight_server.process.parts import parts
 from store.catalog.discovery import Discovery
 from store.duckdb.commit import Guard
+from store.model.columns import THETA
 from store.model.errors import InvalidArgument, ResourceExhausted
-from store.model.schemas import THETA
 from store.model.sketches import theta
 from store.model.sketches.murmur3 import hash_longs
 from store.model.target_ids import of_column

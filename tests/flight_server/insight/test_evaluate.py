@@ -18,8 +18,8 @@ from flight_server.insight import rules, suggest
 from flight_server.insight.evaluate import check
 from flight_server.insight.results import State
 from store.catalog.discovery import Discovery
+from store.model.columns import THETA
 from store.model.errors import InvalidArgument
-from store.model.schemas import THETA
 from store.model.sketches import frequent, kll, theta
 from store.model.sketches.murmur3 import hash_longs
 from store.model.target_ids import of_column

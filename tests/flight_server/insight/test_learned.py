@@ -16,7 +16,7 @@ from flight_server.insight.evaluate import check
 from flight_server.insight.results import State
 from store.catalog.checks import CheckStore
 from store.catalog.discovery import Discovery
-from store.model.schemas import KLL
+from store.model.columns import KLL
 from store.model.sketches import kll
 from store.model.target_ids import of_column
 from tests.flight_server.serving import app_in, put

@@ -13,7 +13,7 @@ from flight_server.insight import rules
 from flight_server.insight.evaluate import check, compare
 from flight_server.insight.references import may_see
 from flight_server.insight.results import State
-from store.model import schemas
+from store.model.columns import FREQUENT_ITEMS, KLL, THETA
 from store.model.sketches import frequent, kll, theta
 from store.model.sketches.murmur3 import hash_longs
 from store.model.target_ids import of_column
@@ -77,10 +77,10 @@ def app():
             )
             codes = frequent([b"DE", b"FR", b"x1"], [50, 30, 20], 100, 0)
             for i, role, kind, data in (
-                (1, "NDV", schemas.THETA, theta(hash_longs(values))),
-                (1, "QUANTILES", schemas.KLL, kll(values * 1.0)),
-                (2, "MCV", schemas.FREQUENT_ITEMS, codes),
-                (2, "NDV", schemas.THETA, theta(hash_longs(values))),
+                (1, "NDV", THETA, theta(hash_longs(values))),
+                (1, "QUANTILES", KLL, kll(values * 1.0)),
+                (2, "MCV", FREQUENT_ITEMS, codes),
+                (2, "NDV", THETA, theta(hash_longs(values))),
             ):
                 put(
                     app,

@@ -10,7 +10,7 @@ import pyarrow as pa
 from capture.compute import kernels
 from flight_server.core.app import App
 from store.model import logical_types, sketches
-from store.model.schemas import THETA
+from store.model.columns import THETA
 from store.model.targets import Target
 from tests.flight_server.serving import put
 

@@ -12,7 +12,7 @@ from flight_server.planning import file_keys
 from flight_server.planning.estimates import Estimator
 from flight_server.planning.plan_request import condition_of
 from store.model import sketches
-from store.model.schemas import THETA
+from store.model.columns import THETA
 from store.model.sketches import murmur3
 from store.model.targets import Target
 from tests.flight_server.planning.test_scan_plan import KEY, kept

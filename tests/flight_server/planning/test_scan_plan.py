@@ -15,11 +15,11 @@ from flight_server.planning.scan_query import SCHEMA
 from store import segment_merging
 from store.duckdb import segment_files
 from store.duckdb.layout import BY_SPAN
+from store.model.columns import PARTITION_SPECS
 from store.model.errors import InvalidArgument, NotCaptured, NotFound
 from store.model.format_facts import FACTS, UNKNOWN, FormatFacts
 from store.model.logical_types import parse
 from store.model.predicates.buckets import hash_of
-from store.model.schemas import PARTITION_SPECS
 from tests.flight_server.serving import app_in, put
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}

@@ -14,7 +14,7 @@ from store.catalog.catalog import Catalog
 from store.catalog.discovery import Discovery
 from store.catalog.schema_changes import SchemaChange
 from store.history.file_spans import rows_of
-from store.model.schemas import FILE_NAMES
+from store.model.columns import FILE_NAMES
 from store.stats_store import DuckDBStatsStore
 from tests.store.catalog.test_catalog import discover, found, store_of, write
 from tests.store.contract import put, rows, sketch

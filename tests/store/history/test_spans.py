@@ -17,9 +17,9 @@ from store.history import spans
 from store.history.spans import holds_sql
 from store.model import freshness
 from store.model.catalog_entries import UNPLACED
+from store.model.columns import COUNTS, DISTRIBUTION, THETA
 from store.model.errors import Conflict
 from store.model.puts import IDENTITY
-from store.model.schemas import COUNTS, DISTRIBUTION, THETA
 from store.model.sketches import is_partial
 from store.model.targets import Target
 from store.stats_store import DuckDBStatsStore, Put, PutMode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from store.history.staged import Staged, _with_own_children
-from store.model.schemas import DELETE_FILE
+from store.model.columns import DELETE_FILE
 
 
 def test_empty_children_are_made_anew_and_values_stay():

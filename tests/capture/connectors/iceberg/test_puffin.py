@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.table.puffin import PuffinFile
 
 from capture.connectors.iceberg import puffin
-from store.model.schemas import THETA
+from store.model.columns import THETA
 
 BLOBS = [
     puffin.Blob(THETA, (1,), 7, 3, b"one", {"ndv": "10"}),

@@ -21,10 +21,10 @@ from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage import lake_directories
 from capture.connectors.storage.lake_directories import folder_at
 from capture.connectors.storage.places import Unreadable
+from store.model.columns import REMARK
 from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
 from store.model.format_facts import FormatFacts
 from store.model.logical_types import parse
-from store.model.schemas import REMARK
 from tests.capture.connectors.contract import ConnectorContract, Truth
 
 LAKES = Path(__file__).resolve().parents[5] / "shared/lakes"

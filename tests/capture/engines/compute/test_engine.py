@@ -20,7 +20,8 @@ from capture.engines.compute import plan
 from capture.engines.compute.engine import ComputeEngine
 from capture.spec import Budget, FileSketches, Sampling
 from capture.spi import CaptureRequest, Mode, Outcome, TableHandle
-from store.model import logical_types, schemas, sketches
+from store.model import logical_types, sketches
+from store.model.columns import KINDS
 from store.model.errors import UpstreamError
 from store.model.targets import Target
 from store.model.units import bytes_text
@@ -447,7 +448,7 @@ def test_fingerprint_of_invalid_params_is_empty():
 def test_capabilities_list_known_kinds(engine):
     capabilities = engine.capabilities
     assert isinstance(capabilities.target_kinds, Mapping)
-    assert all(kinds <= set(schemas.KINDS) for kinds in capabilities.target_kinds.values())
+    assert all(kinds <= set(KINDS) for kinds in capabilities.target_kinds.values())
     assert (engine.id, engine.priority) == ("spark", 100)
 
 

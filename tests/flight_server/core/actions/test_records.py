@@ -13,7 +13,8 @@ from flight_server.core.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.core.wire.scan_request import of_command
 from flight_server.core.wire.tickets import of_ticket, to_ticket
 from store.catalog.discovery import Discovery
-from store.model import schemas, sketches
+from store.model import sketches
+from store.model.columns import KLL, THETA
 from store.model.errors import InvalidArgument, NotFound
 from store.model.sketches import murmur3
 from store.model.targets import Target
@@ -41,7 +42,7 @@ def sketch(target: Target, values: range, **params: Any) -> dict[str, Any]:
         | {
             "file_path": target.file_path,
             "role": "NDV",
-            "sketch_type": schemas.THETA,
+            "sketch_type": THETA,
             "data": data,
             "params": json.dumps(params),
         }
@@ -225,7 +226,7 @@ def test_a_ticket_about_many_tables_is_gone_once_the_rows_of_one_have_expired(fl
 
     def capture(app, name, snapshot):
         key = {"table_name": name, "snapshot_id": snapshot}
-        quantiles = {"role": "QUANTILES", "sketch_type": schemas.KLL, "data": sketches.kll(np.arange(9.0))}
+        quantiles = {"role": "QUANTILES", "sketch_type": KLL, "data": sketches.kll(np.arange(9.0))}
         put(app, [KEY | key | {"column_id": 1, "column_name": "c1", "logical_type": "INT", "schema_hash": "h"}])
         put(app, [KEY | key | {"file_path": "f", "schema_hash": "h"}], "stats.files")
         put(app, [sketch(Target.column(1), range(9)) | quantiles | key], "stats.sketches")

@@ -11,7 +11,8 @@ import pytest
 
 from flight_server.core.actions import ACTIONS, Call
 from flight_server.core.auth.principal import ALL_SCOPES, Principal
-from store.model import schemas, sketches
+from store.model import sketches
+from store.model.columns import THETA
 from store.model.errors import InvalidArgument, NotFound, PermissionDenied
 from store.model.sketches import murmur3
 from store.model.targets import Target
@@ -70,7 +71,7 @@ def test_sketches_come_along_on_demand(app):
     data = sketches.theta(np.unique(murmur3.hash_longs(np.arange(3, dtype=np.int64))))
     key = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1}
     sketch = {"target_kind": "COLUMN", "storage_id": Target.column(1).storage_id, "column_id": 1, "role": "NDV"}
-    put(app, [key | sketch | {"sketch_type": schemas.THETA, "data": data}], "stats.sketches")
+    put(app, [key | sketch | {"sketch_type": THETA, "data": data}], "stats.sketches")
     (answer,) = resolve(app, column(1, sketches=True))
     (found,) = answer["sketches"]
     assert base64.b64decode(found["data"]) == data and found["role"] == "NDV"

@@ -9,8 +9,8 @@ from capture.spec import CaptureSpec
 from flight_server.core.control import job_queue
 from flight_server.core.control.capture_plane import _Running
 from store.model import sketches
+from store.model.columns import FREQUENT_ITEMS, KLL
 from store.model.errors import UpstreamError
-from store.model.schemas import FREQUENT_ITEMS, KLL
 from store.model.target_ids import of_column
 from store.model.targets import Target
 from store.queue.jobs import Job

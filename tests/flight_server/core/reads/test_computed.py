@@ -7,7 +7,7 @@ import pytest
 
 from flight_server.core.reads.computed import RANKS, _buckets, _quantiles
 from store.model import sketches
-from store.model.schemas import KLL
+from store.model.columns import KLL
 from tests.flight_server.serving import app_in, command, put, read, rows
 
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from store.history import validation
 from store.model import sketches
+from store.model.columns import KLL
 from store.model.errors import StatflightError
-from store.model.schemas import FLIGHTS, KLL
+from store.model.schemas import FLIGHTS
 from store.stats_store import Put, PutMode
 from tests.flight_server.serving import app_in, command, read
 

@@ -14,8 +14,9 @@ from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.core.writes.ingest import PutRequest, freed_if_refused, read_rows
 from store.model import sketches
 from store.model.bounds import REFUSE
+from store.model.columns import FREQUENT_ITEMS, KLL, THETA
 from store.model.errors import Cancelled, InvalidField
-from store.model.schemas import FLIGHTS, FREQUENT_ITEMS, KLL, THETA
+from store.model.schemas import FLIGHTS
 
 SIZES = (10_000, 7, 5000, 4096, 1, 20_000, 4095, 6000)
 

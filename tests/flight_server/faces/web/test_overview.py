@@ -10,7 +10,7 @@ from flight_server.faces.web import column_page, data, overview, render
 from flight_server.faces.web.data import Asked
 from flight_server.faces.web.urls import LiveUrls
 from store.catalog.checks import CheckRow, CheckStore
-from store.model.schemas import FREQUENT_ITEMS
+from store.model.columns import FREQUENT_ITEMS
 from store.model.sketches import frequent
 from store.model.target_ids import of_column
 from tests.flight_server.faces.web.serving import Browser, pages_of
