@@ -90,7 +90,7 @@ COMMANDS = {
     "answer": Entry(READ, "scanning:answer", "Answer counts, minima and maxima that statistics know exactly."),
     "jobs": Entry(READ, "jobs:jobs", "List jobs, and the captures of the last hour, newest first."),
     "check": Entry(WATCH, "checking:check", "Check rules against the statistics of tables.", True),
-    "report": Entry(READ, "browsing:report", "Write pages about tables as files, for any browser.", True),
+    "report": Entry(READ, "reporting:report", "Write pages about tables as files, for any browser.", True),
 }
 _FACES: Final = output.__name__.removesuffix(".commands.output")
 _OF_PARTS: Final = {"mcp": f"{_FACES}.mcp.lines:mcp"}
@@ -181,7 +181,7 @@ def _examples(name: str) -> str:
 
 def _names_path(arguments: list[str]) -> bool:
     """True if an argument, not the value of an option, may be the path of a table, whose capture needs NumPy."""
-    from flight_server.faces.commands.common import is_path
+    from flight_server.faces.commands.targets import is_path
 
     before = ["", *arguments]
     return any(

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flight_server import cli
-from flight_server.faces.commands import common, output
+from flight_server.faces.commands import output, targets
 from flight_server.faces.commands.examples import EXAMPLES
 from store.duckdb.database import Database
 from store.plugins import Plugins
@@ -268,7 +268,7 @@ def test_control_characters_are_escaped_on_terminals(monkeypatch, capfd):
 
 
 def test_unreachable_default_server_suggests_serve(server, run, monkeypatch):
-    monkeypatch.setattr("flight_server.faces.commands.common.DEFAULT_URI", "grpc://127.0.0.1:9")
+    monkeypatch.setattr("flight_server.faces.commands.connection.DEFAULT_URI", "grpc://127.0.0.1:9")
     status, _, err = run("ls", "--server", "grpc://127.0.0.1:9")
     assert status == 1 and "statflight serve --db" in err and "STATFLIGHT_SERVER" in err
 
@@ -293,7 +293,7 @@ def test_shell_completion_lists_tables_and_columns(server, run, tables, monkeypa
 
 def test_completion_without_a_server_is_empty(run, monkeypatch):
     nowhere = SimpleNamespace(params={"server": "grpc://127.0.0.1:9"})
-    assert common.complete_table(nowhere, None, "lake") == []
+    assert targets.complete_table(nowhere, None, "lake") == []
 
 
 def test_config_prints_values_and_sources(run, monkeypatch, tmp_path):

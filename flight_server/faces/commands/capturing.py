@@ -19,21 +19,12 @@ from flight_server.core.views import numbers
 from flight_server.core.views.reader import ReadAhead, read_table
 from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.core.views.table_summary import require
-from flight_server.faces.commands.common import (
-    CONNECTION,
-    Answer,
-    AnswerFormat,
-    ConnectionOptions,
-    TableNames,
-    check_targets,
-    connect,
-    expand,
-    names_of,
-    snapshot_of,
-)
+from flight_server.faces.commands.common import Answer, AnswerFormat, names_of
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions, connect
 from flight_server.faces.commands.output import STARTED, in_flags, misuse, say, tell, tell_json, warn
 from flight_server.faces.commands.parameters import option
 from flight_server.faces.commands.progress import capture_each
+from flight_server.faces.commands.targets import TableNames, check_targets, expand, snapshot_of
 from store.model.columns import KINDS
 
 if TYPE_CHECKING:

@@ -11,19 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from flight_server.core.views.reader import Reader, read_table
 from flight_server.core.views.snapshot_words import snapshot_at
 from flight_server.core.views.table_summary import require
-from flight_server.faces.commands.common import (
-    CONNECTION,
-    ConnectionOptions,
-    Keep,
-    TableNames,
-    check_targets,
-    expand,
-    for_each,
-    reach,
-    snapshot_of,
-)
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions
 from flight_server.faces.commands.output import misuse, say, tell, tell_json, until_the_reader_leaves
 from flight_server.faces.commands.parameters import option
+from flight_server.faces.commands.reach import Keep, reach
+from flight_server.faces.commands.targets import TableNames, check_targets, expand, for_each, snapshot_of
 from flight_server.faces.present import check_results
 from flight_server.faces.present.check_results import ResultFormat
 from flight_server.insight import rules as grammar

@@ -11,17 +11,7 @@ import pyarrow as pa
 from flight_server.core.views import numbers, table_summary
 from flight_server.core.views.reader import Reader
 from flight_server.core.views.snapshot_words import CURRENT, FIRST, PREVIOUS, find, rows_of, snapshot_at
-from flight_server.faces.commands.common import (
-    CONNECTION,
-    FLIGHTS_ALONE,
-    ConnectionOptions,
-    Keep,
-    TableName,
-    check_targets,
-    find_table,
-    reach,
-    snapshot_of,
-)
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions
 from flight_server.faces.commands.output import (
     CommandError,
     misuse,
@@ -32,7 +22,9 @@ from flight_server.faces.commands.output import (
     warn,
 )
 from flight_server.faces.commands.parameters import argument, option
+from flight_server.faces.commands.reach import FLIGHTS_ALONE, Keep, reach
 from flight_server.faces.commands.reading import FormatOption
+from flight_server.faces.commands.targets import TableName, check_targets, find_table, snapshot_of
 from flight_server.faces.present import render, text
 from flight_server.faces.present.comparison import Change, changes
 from flight_server.faces.present.render import Format

@@ -7,21 +7,12 @@ from typing import Annotated
 import pyarrow as pa
 
 from flight_server.core.views import relationships
-from flight_server.faces.commands.common import (
-    CONNECTION,
-    Answer,
-    AnswerFormat,
-    ConnectionOptions,
-    TableName,
-    complete_table,
-    connect,
-    find_table,
-    known_name,
-    names_of,
-)
+from flight_server.faces.commands.common import Answer, AnswerFormat, names_of
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions, connect
 from flight_server.faces.commands.output import say, say_left_out, tell, tell_json
 from flight_server.faces.commands.parameters import argument, option
 from flight_server.faces.commands.reading import FormatOption
+from flight_server.faces.commands.targets import TableName, complete_table, find_table, known_name
 from flight_server.faces.present import render, text
 from flight_server.faces.present.render import Format
 from store.model.names import is_pattern, matcher

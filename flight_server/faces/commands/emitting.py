@@ -12,16 +12,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlsplit
 
-from flight_server.faces.commands.common import (
-    CONNECTION,
-    ConnectionOptions,
-    TableNames,
-    check_targets,
-    connect,
-    for_each,
-)
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions, connect
 from flight_server.faces.commands.output import CommandError, misuse, say, tell
 from flight_server.faces.commands.parameters import option
+from flight_server.faces.commands.targets import TableNames, check_targets, for_each
 
 if TYPE_CHECKING:
     from flight_server.core.views.reader import Reader

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from flight_server.core.views.numbers import count, number
 from flight_server.core.views.numbers import size as bytes_text
-from flight_server.faces.commands.common import CONNECTION, ConnectionOptions
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions
 from flight_server.faces.commands.output import CommandError, misuse, say, tell
 from flight_server.faces.commands.parameters import argument, option
 

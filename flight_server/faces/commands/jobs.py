@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from flight_server.client.table_names import full_name
 from flight_server.core.views import table_summary
 from flight_server.faces.commands.capturing import GOOD, summary_of
-from flight_server.faces.commands.common import CONNECTION, ConnectionOptions, connect
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions, connect
 from flight_server.faces.commands.output import misuse, tell
 from flight_server.faces.commands.parameters import option
 from flight_server.faces.commands.reading import FormatOption

@@ -5,18 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from flight_server.faces.commands.common import (
-    CONNECTION,
-    Answer,
-    AnswerFormat,
-    ConnectionOptions,
-    complete_table,
-    connect,
-    find_table,
-    known_name,
-)
+from flight_server.faces.commands.common import Answer, AnswerFormat
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions, connect
 from flight_server.faces.commands.output import misuse, say, tell, tell_json
 from flight_server.faces.commands.parameters import argument, option
+from flight_server.faces.commands.targets import complete_table, find_table, known_name
 
 
 def backup(

@@ -8,18 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from flight_server.client.table_names import full_name
-from flight_server.faces.commands.common import (
-    CONNECTION,
-    Answer,
-    AnswerFormat,
-    ConnectionOptions,
-    connect,
-    pairs_of,
-    table_name,
-)
+from flight_server.faces.commands.common import Answer, AnswerFormat, pairs_of
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions, connect
 from flight_server.faces.commands.output import say, tell, tell_json, warn
 from flight_server.faces.commands.parameters import argument, option
 from flight_server.faces.commands.progress import while_looking
+from flight_server.faces.commands.targets import table_name
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient

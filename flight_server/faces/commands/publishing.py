@@ -9,20 +9,11 @@ from typing import Annotated, Any
 from flight_server.core.views import numbers
 from flight_server.core.views.reader import Reader, read_table
 from flight_server.core.views.snapshot_words import snapshot_at
-from flight_server.faces.commands.common import (
-    CONNECTION,
-    Answer,
-    AnswerFormat,
-    ConnectionOptions,
-    TableNames,
-    check_targets,
-    connect,
-    for_each,
-    pairs_of,
-    snapshot_of,
-)
+from flight_server.faces.commands.common import Answer, AnswerFormat, pairs_of
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions, connect
 from flight_server.faces.commands.output import note, say, tell, tell_json
 from flight_server.faces.commands.parameters import option
+from flight_server.faces.commands.targets import TableNames, check_targets, for_each, snapshot_of
 
 _HOMES = "iceberg, spark, trino, paimon, lance, ducklake, glue or hive."
 Options = Annotated[

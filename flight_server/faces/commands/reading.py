@@ -13,24 +13,12 @@ from flight_server.client.table_names import COLUMNS, of_table
 from flight_server.core.views import numbers, shapes, snapshot_words, table_summary
 from flight_server.core.views.reader import Leaf, Reader, read_table
 from flight_server.core.views.snapshot_words import snapshot_at
-from flight_server.faces.commands.common import (
-    CONNECTION,
-    FLIGHTS_ALONE,
-    ConnectionOptions,
-    Keep,
-    Snapshot,
-    TableNames,
-    check_targets,
-    connect,
-    each,
-    expand,
-    is_path,
-    names_of,
-    reach,
-    snapshot_of,
-)
+from flight_server.faces.commands.common import names_of
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions, connect
 from flight_server.faces.commands.output import misuse, say, say_left_out
 from flight_server.faces.commands.parameters import argument, option
+from flight_server.faces.commands.reach import FLIGHTS_ALONE, Keep, reach
+from flight_server.faces.commands.targets import Snapshot, TableNames, check_targets, each, expand, is_path, snapshot_of
 from flight_server.faces.present import render, text
 from flight_server.faces.present.column_labels import labels
 from flight_server.faces.present.render import Format

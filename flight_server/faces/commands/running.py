@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
-from flight_server.faces.commands.common import CONNECTION, Answer, AnswerFormat, ConnectionOptions, pairs_of
+from flight_server.faces.commands.common import Answer, AnswerFormat, pairs_of
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions
 from flight_server.faces.commands.output import misuse, say, tell, tell_json
 from flight_server.faces.commands.parameters import argument, option
 

@@ -14,23 +14,12 @@ import pyarrow.compute as pc
 
 from flight_server.core.views import numbers
 from flight_server.core.views.snapshot_words import snapshot_at
-from flight_server.faces.commands.common import (
-    CONNECTION,
-    PLANS,
-    Answer,
-    ConnectionOptions,
-    Keep,
-    Snapshot,
-    TableName,
-    check_targets,
-    connect,
-    find_table,
-    names_of,
-    reach,
-    snapshot_of,
-)
+from flight_server.faces.commands.common import Answer, names_of
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions, connect
 from flight_server.faces.commands.output import misuse, say, tell, warn
 from flight_server.faces.commands.parameters import argument, option
+from flight_server.faces.commands.reach import PLANS, Keep, reach
+from flight_server.faces.commands.targets import Snapshot, TableName, check_targets, find_table, snapshot_of
 from flight_server.faces.present import render, text
 from flight_server.faces.present.render import Format
 from store.model.errors import InvalidArgument

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from flight_server.client import full_name, reason
-from flight_server.faces.commands.common import CONNECTION, ConnectionOptions, connect
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions, connect
 from flight_server.faces.commands.output import in_flags, misuse, say, warn
 from flight_server.faces.commands.parameters import argument
 from flight_server.faces.commands.reading import FormatOption

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from flight_server.faces.commands.common import CONNECTION, ConnectionOptions, connect
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions, connect
 from flight_server.faces.commands.output import misuse, say
 from flight_server.faces.commands.parameters import argument, option
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-from flight_server.faces.commands.common import CONNECTION, ConnectionOptions, connect
+from flight_server.faces.commands.connection import CONNECTION, ConnectionOptions, connect
 from flight_server.faces.commands.output import CommandError, in_flags, misuse
 from flight_server.faces.commands.parameters import option
 
