@@ -1,6 +1,7 @@
 """Settings: defaults < TOML file < environment `STATFLIGHT_*` < flags. One dataclass, small readers, no library.
 
 TOML keys are named like the flags (`tls-cert` and `tls_cert` are one key), variables like the fields in upper case.
+Values of all three are read by `setting_readers`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,28 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hints
 
-from flight_server.core.alarm_address import alarm_address
+from flight_server.core.setting_readers import (
+    ZonedTimestamps,
+    as_auto_analyze,
+    as_flight_addresses,
+    as_path,
+    as_patterns,
+    as_receivers,
+    as_seconds,
+    as_seconds_or_never,
+    as_spark,
+    as_text,
+    as_truth,
+    as_whole,
+    as_word,
+    as_zone,
+    as_zoned_timestamps,
+)
 from store.model.addresses import without_token
 from store.model.errors import InvalidArgument, InvalidField, Words, nearest
 
@@ -40,154 +56,6 @@ class Setting(NamedTuple):
     read: Callable[[Any], Any]
     default: Any
     meaning: str
-
-
-class ZonedTimestamps(StrEnum):
-    """Treatment of a zoned bound of a TIMESTAMP, which has no zone."""
-
-    REFUSE = "REFUSE"
-    CONVERT = "CONVERT_TO_SESSION_ZONE"
-
-
-# Readers: TOML value, environment text or flag → the field's type; ValueError says what was expected.
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("a text")
-    return value.strip()
-
-
-def _receivers(value: Any) -> str:
-    text = _text(value)
-    for url in text.split():
-        alarm_address(url)
-    return text
-
-
-def _path(value: Any) -> Path:
-    return value.expanduser() if isinstance(value, Path) else Path(_text(value)).expanduser()
-
-
-def truth(value: Any) -> bool:
-    """Reads a boolean."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        match value.strip().lower():
-            case "true" | "1" | "yes" | "on":
-                return True
-            case "false" | "0" | "no" | "off":
-                return False
-    raise ValueError("true or false")
-
-
-def _whole(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        expected = f"an integer from {low} to {high}" if high < 2**63 - 1 else f"an integer of at least {low}"
-        try:
-            number = int(value) if isinstance(value, str) else value
-        except ValueError:
-            raise ValueError(expected) from None
-        if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
-            raise ValueError(expected)
-        return number
-
-    return read
-
-
-def _word(*words: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        word = str(value).strip().lower()
-        if word not in words:
-            raise ValueError(" or ".join(words))
-        return word
-
-    return read
-
-
-def _seconds(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = 0.0
-    if isinstance(value, bool) or not 0.0 < number < float("inf"):
-        raise ValueError("seconds above 0")
-    return number
-
-
-def _seconds_or_never(value: Any) -> float:
-    try:
-        return 0.0 if not isinstance(value, bool) and float(value) == 0.0 else _seconds(value)
-    except (TypeError, ValueError):
-        raise ValueError("seconds above 0, or 0 for never") from None
-
-
-def _auto(value: Any) -> str:
-    from capture.policy import parse
-
-    text = ("on" if value else "off") if isinstance(value, bool) else _text(value)
-    try:
-        parse(text)
-    except InvalidField as wrong:
-        raise ValueError(wrong.params["expected"]) from None
-    return text
-
-
-def _flight_addresses(value: Any) -> str:
-    addresses = [part.strip() for part in _text(value).split(",")]
-    if not all(re.fullmatch(r"grpc(\+tcp|\+tls)?://[^\s/]+:\d+", address) for address in addresses):
-        raise ValueError("addresses such as grpc://b:8815,grpc+tls://c:8815")
-    return ",".join(addresses)
-
-
-def _patterns(value: Any) -> str:
-    items = value if isinstance(value, list | tuple) else _text(value).split(",")
-    if not all(isinstance(item, str) and item.strip() for item in items):
-        raise ValueError("patterns such as Polars,parquet-go*")
-    return ",".join(item.strip() for item in items)
-
-
-def _policy(value: Any) -> ZonedTimestamps:
-    try:
-        return ZonedTimestamps(str(value).strip().upper())
-    except ValueError:
-        raise ValueError(" or ".join(ZonedTimestamps)) from None
-
-
-def _zone(value: Any) -> str:
-    from zoneinfo import ZoneInfo
-
-    try:
-        ZoneInfo(_text(value))
-    except (LookupError, OSError, ValueError):
-        raise ValueError("the name of a time zone, such as Europe/Paris") from None
-    return _text(value)
-
-
-def _pairs(items: Sequence[Any]) -> dict[str, str]:
-    """The settings in `key=value` items."""
-    pairs = [str(item).partition("=") for item in items]
-    if not all(name.strip() and equals for name, equals, _ in pairs):
-        raise ValueError("KEY=VALUE items")
-    return {name.strip(): text.strip() for name, _, text in pairs}
-
-
-def _spark(value: Any) -> dict[str, str]:
-    """Spark settings: a table, nested as TOML reads `spark.sql.x = 1`, or `key=value` items."""
-    if isinstance(value, str):
-        value = [item.strip() for item in value.split(",") if item.strip()]
-    if isinstance(value, list | tuple):
-        return _pairs(value)
-    if not isinstance(value, Mapping):
-        raise ValueError("a table of Spark's settings")
-    settings: dict[str, str] = {}
-    for key, item in value.items():
-        if isinstance(item, Mapping):
-            settings |= {f"{key}.{name}": text for name, text in _spark(item).items()}
-        else:
-            settings[key] = str(item).lower() if isinstance(item, bool) else str(item)
-    return settings
 
 
 @dataclass(frozen=True)
@@ -261,64 +129,64 @@ class Settings:
         of_parts: Values of the settings that parts declare, by name (`process.settings`).
     """
 
-    store: Annotated[str, _text] = field(default="duckdb", repr=False)
-    store_lag_ms: Annotated[int, _whole(1, 3_600_000)] = 1000
-    store_uri: Annotated[str | None, _text] = field(default=None, repr=False)
-    db: Annotated[Path, _path] = Path("statflight.duckdb")
-    segments: Annotated[Path | None, _path] = None
-    segment_cells: Annotated[int, _whole(0)] = 1_000_000
-    host: Annotated[str, _text] = "127.0.0.1"
-    port: Annotated[int, _whole(0, 65_535)] = DEFAULT_PORT
-    workers: Annotated[int, _whole(0, 1024)] = 1
-    tls_cert: Annotated[Path | None, _path] = None
-    tls_key: Annotated[Path | None, _path] = None
-    tls_client_ca: Annotated[Path | None, _path] = None
-    auth: Annotated[Path | None, _path] = None
-    insecure: Annotated[bool, truth] = False
-    metrics_port: Annotated[int | None, _whole(0, 65_535)] = None
-    health_port: Annotated[int | None, _whole(0, 65_535)] = None
-    log_level: Annotated[str, _word("debug", "info", "warning", "error")] = "info"
-    log_format: Annotated[str, _word("text", "json")] = "text"
-    watch_seconds: Annotated[float, _seconds_or_never] = 60.0
-    http_port: Annotated[int | None, _whole(0, 65_535)] = None
-    lease_seconds: Annotated[float, _seconds] = 120.0
-    sync_enabled: Annotated[bool, truth] = True
-    sync_budget_ms: Annotated[int, _whole(1, 3_600_000)] = 1000
-    max_sync_budget_ms: Annotated[int, _whole(1, 3_600_000)] = 10_000
-    require_registered_tables: Annotated[bool, truth] = False
-    timestamp_no_tz_policy: Annotated[ZonedTimestamps, _policy] = ZonedTimestamps.REFUSE
-    session_timezone: Annotated[str, _zone] = "UTC"
-    engine: Annotated[str | None, _word("auto", "spark", "local")] = None
-    spark_master: Annotated[str | None, _text] = None
-    spark: Annotated[Mapping[str, str], _spark] = field(default_factory=dict)
-    inline_max_cells: Annotated[int | None, _whole(0)] = None
-    file_sketches: Annotated[str, _word("auto", "full", "none")] = "auto"
-    trust_writers: Annotated[str | None, _patterns] = None
-    cache_bytes: Annotated[int, _whole(0)] = 256 << 20
-    arrow_memory_bytes: Annotated[int | None, _whole(0)] = None
-    max_streams: Annotated[int, _whole(1)] = 128
-    max_stream_bytes: Annotated[int, _whole(1)] = 1 << 30
-    stream_seconds: Annotated[float, _seconds] = 3600.0
-    stream_stall_seconds: Annotated[float, _seconds] = 300.0
-    auto_analyze: Annotated[str, _auto] = "off"
-    auto_analyze_seconds: Annotated[float, _seconds] = 300.0
-    checks: Annotated[Path | None, _path] = None
-    check_late_seconds: Annotated[float, _seconds] = 900.0
-    webhook: Annotated[str | None, _receivers] = field(default=None, repr=False)
-    webhook_digest_seconds: Annotated[float, _seconds_or_never] = 0.0
-    webhook_secret: Annotated[str | None, _text] = field(default=None, repr=False)
-    replicate_to: Annotated[str | None, _text] = None
-    replicate_seconds: Annotated[float, _seconds] = 1.0
-    durability: Annotated[str, _word("local", "replicated")] = "local"
-    follow: Annotated[str | None, _text] = None
-    followers: Annotated[str | None, _flight_addresses] = None
-    standby: Annotated[bool, truth] = False
-    writer_lease_seconds: Annotated[float, _seconds] = 10.0
-    keep_sketches: Annotated[int, _whole(0)] = 100
-    keep_sketch_days: Annotated[int, _whole(0, 36_500)] = 90
-    replica_keep: Annotated[float, _seconds] = 7 * 86_400.0
-    server: Annotated[str, _text] = f"grpc://127.0.0.1:{DEFAULT_PORT}"
-    token: Annotated[str | None, _text] = field(default=None, repr=False)
+    store: Annotated[str, as_text] = field(default="duckdb", repr=False)
+    store_lag_ms: Annotated[int, as_whole(1, 3_600_000)] = 1000
+    store_uri: Annotated[str | None, as_text] = field(default=None, repr=False)
+    db: Annotated[Path, as_path] = Path("statflight.duckdb")
+    segments: Annotated[Path | None, as_path] = None
+    segment_cells: Annotated[int, as_whole(0)] = 1_000_000
+    host: Annotated[str, as_text] = "127.0.0.1"
+    port: Annotated[int, as_whole(0, 65_535)] = DEFAULT_PORT
+    workers: Annotated[int, as_whole(0, 1024)] = 1
+    tls_cert: Annotated[Path | None, as_path] = None
+    tls_key: Annotated[Path | None, as_path] = None
+    tls_client_ca: Annotated[Path | None, as_path] = None
+    auth: Annotated[Path | None, as_path] = None
+    insecure: Annotated[bool, as_truth] = False
+    metrics_port: Annotated[int | None, as_whole(0, 65_535)] = None
+    health_port: Annotated[int | None, as_whole(0, 65_535)] = None
+    log_level: Annotated[str, as_word("debug", "info", "warning", "error")] = "info"
+    log_format: Annotated[str, as_word("text", "json")] = "text"
+    watch_seconds: Annotated[float, as_seconds_or_never] = 60.0
+    http_port: Annotated[int | None, as_whole(0, 65_535)] = None
+    lease_seconds: Annotated[float, as_seconds] = 120.0
+    sync_enabled: Annotated[bool, as_truth] = True
+    sync_budget_ms: Annotated[int, as_whole(1, 3_600_000)] = 1000
+    max_sync_budget_ms: Annotated[int, as_whole(1, 3_600_000)] = 10_000
+    require_registered_tables: Annotated[bool, as_truth] = False
+    timestamp_no_tz_policy: Annotated[ZonedTimestamps, as_zoned_timestamps] = ZonedTimestamps.REFUSE
+    session_timezone: Annotated[str, as_zone] = "UTC"
+    engine: Annotated[str | None, as_word("auto", "spark", "local")] = None
+    spark_master: Annotated[str | None, as_text] = None
+    spark: Annotated[Mapping[str, str], as_spark] = field(default_factory=dict)
+    inline_max_cells: Annotated[int | None, as_whole(0)] = None
+    file_sketches: Annotated[str, as_word("auto", "full", "none")] = "auto"
+    trust_writers: Annotated[str | None, as_patterns] = None
+    cache_bytes: Annotated[int, as_whole(0)] = 256 << 20
+    arrow_memory_bytes: Annotated[int | None, as_whole(0)] = None
+    max_streams: Annotated[int, as_whole(1)] = 128
+    max_stream_bytes: Annotated[int, as_whole(1)] = 1 << 30
+    stream_seconds: Annotated[float, as_seconds] = 3600.0
+    stream_stall_seconds: Annotated[float, as_seconds] = 300.0
+    auto_analyze: Annotated[str, as_auto_analyze] = "off"
+    auto_analyze_seconds: Annotated[float, as_seconds] = 300.0
+    checks: Annotated[Path | None, as_path] = None
+    check_late_seconds: Annotated[float, as_seconds] = 900.0
+    webhook: Annotated[str | None, as_receivers] = field(default=None, repr=False)
+    webhook_digest_seconds: Annotated[float, as_seconds_or_never] = 0.0
+    webhook_secret: Annotated[str | None, as_text] = field(default=None, repr=False)
+    replicate_to: Annotated[str | None, as_text] = None
+    replicate_seconds: Annotated[float, as_seconds] = 1.0
+    durability: Annotated[str, as_word("local", "replicated")] = "local"
+    follow: Annotated[str | None, as_text] = None
+    followers: Annotated[str | None, as_flight_addresses] = None
+    standby: Annotated[bool, as_truth] = False
+    writer_lease_seconds: Annotated[float, as_seconds] = 10.0
+    keep_sketches: Annotated[int, as_whole(0)] = 100
+    keep_sketch_days: Annotated[int, as_whole(0, 36_500)] = 90
+    replica_keep: Annotated[float, as_seconds] = 7 * 86_400.0
+    server: Annotated[str, as_text] = f"grpc://127.0.0.1:{DEFAULT_PORT}"
+    token: Annotated[str | None, as_text] = field(default=None, repr=False)
     of_parts: Mapping[str, Any] = field(default_factory=dict)
 
     @property

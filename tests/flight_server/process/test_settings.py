@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from flight_server.core import config
-from flight_server.core.config import Setting, truth
+from flight_server.core.config import Setting
+from flight_server.core.setting_readers import as_truth
 from flight_server.process import settings
 from store.model.errors import InvalidArgument
 
-LOUD = {"be_loud": Setting(truth, False, "Says more.")}
+LOUD = {"be_loud": Setting(as_truth, False, "Says more.")}
 
 
 def load(toml, tmp_path, environ=None):
