@@ -7,21 +7,19 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from store.catalog import found_tables
 from store.catalog.catalog import Catalog
-from store.catalog.deletion import delete_records
-from store.catalog.found_tables import Digests, Found
+from store.catalog.found_tables import Digests, Found, StoredSnapshot
+from store.catalog.invalidation import Invalidation
 from store.catalog.places import pairs_table
-from store.catalog.schema_changes import SchemaChange, follow
+from store.catalog.recognition import Recognition
 from store.duckdb.arrow_sql import among, execute, keys_table
 from store.duckdb.layout import Connection, insert_rows
-from store.history.spans import schema_key_sql
-from store.model.catalog_entries import EXTERNAL, Place, TableEntry, is_another_table
-from store.model.columns import FILE_NAMES
+from store.model.catalog_entries import EXTERNAL, Place, TableEntry
 
 log = logging.getLogger("statflight.store")
 
@@ -31,6 +29,7 @@ class Discovery:
 
     def __init__(self, catalog: Catalog):
         self._catalog = catalog
+        self._recognition, self._invalidation = Recognition(catalog), Invalidation(catalog)
 
     def is_as_known(self, catalog: str, format: str, found: Found) -> bool:
         """True if a table is unchanged since its last inspection, so that only the time of the inspection is new."""
@@ -69,10 +68,10 @@ class Discovery:
         Returns:
             The entries of the tables, in order.
         """
-        keys, new = self._keys(connection, catalog, format, found, present)
+        keys, new = self._recognition.keys(connection, catalog, format, found, present)
         tables = dict(zip(keys, found, strict=True))
         known = {key: item for key, item in tables.items() if key not in new}
-        self._forget_replaced(connection, known)
+        self._invalidation.forget_replaced(connection, known)
         places = self._stored_places(connection, known) if known else {}
         if not full:
             tables = {key: _without_stored(key, item, places) for key, item in tables.items()}
@@ -82,10 +81,12 @@ class Discovery:
             key: item for key, item in tables.items() if not self._is_stored(entries[key], format, item, digests[key])
         }
         if changed:
-            self._follow_schemas(connection, changed, places)
+            self._invalidation.follow_schemas(connection, changed, places)
             described = self._catalog.entries.description_digests
             again = {key: item for key, item in changed.items() if described.get(key) != digests[key].description}
-            self._forget_other_names(connection, {key: item for key, item in again.items() if key not in new})
+            self._invalidation.forget_other_names(
+                connection, {key: item for key, item in again.items() if key not in new}
+            )
             fields = {
                 key: found_tables.fields(format, item) | {"metadata_location": item.get("metadata_location")}
                 for key, item in changed.items()
@@ -111,97 +112,9 @@ class Discovery:
         _renew(connection, "table_columns", tables, new, list(columns))
         _renew(connection, "table_constraints", tables, new, list(constraints))
 
-    def _keys(
-        self,
-        connection: Connection,
-        catalog: str,
-        format: str,
-        found: Sequence[Found],
-        present: Collection[tuple[str, str]],
-    ) -> tuple[list[int], set[int]]:
-        """The keys of tables, of which new ones are registered, and those are dropped that others replace; and the keys
-        of the new ones."""
-        known = self._catalog.entries.uncommitted
-        keys: dict[tuple[str, str, str], int] = {}
-        others: dict[tuple[str, str, str], str | None] = {}  # name → id of tables that no table of the name is
-        replaced, adopted = [], {}
-        for item in found:
-            name, table_id = (catalog, item["schema"], item["name"]), item["table_id"]
-            entry = known.by_name.get(name)
-            if entry is not None and table_id and entry.table_id not in (table_id, None):
-                if entry.format == EXTERNAL:
-                    adopted[entry.table_key] = {"table_id": table_id}
-                else:  # another table of the same name: the old one was dropped
-                    replaced.append(entry.table_key)
-                    entry = None
-            if entry is None:
-                others[name] = table_id
-            else:
-                keys[name] = entry.table_key
-        self._catalog.change(connection, adopted)
-        self._catalog.change(connection, {key: {"dropped": True} for key in replaced})
-        new_keys = set[int]()
-        if others:
-            keys |= self._known_elsewhere(others, present)
-            new = {name: table_id for name, table_id in others.items() if name not in keys}
-            registered = self._catalog.register_all(connection, new, format)
-            keys |= {name: entry.table_key for name, entry in registered.items()}
-            new_keys = {entry.table_key for entry in registered.values()}
-        return [keys[catalog, item["schema"], item["name"]] for item in found], new_keys
-
-    def _known_elsewhere(
-        self, names: Mapping[tuple[str, str, str], str | None], present: Collection[tuple[str, str]]
-    ) -> dict[tuple[str, str, str], int]:
-        """The keys of tables that were renamed, or dropped under the same name. The arguments are those of `_keys`."""
-        by_id: dict[tuple[str, str | None], list[TableEntry]] = {}
-        dropped: dict[tuple[str, str, str], list[TableEntry]] = {}
-        for entry in self._catalog.entries.uncommitted.by_key.values():
-            if entry.format != EXTERNAL:  # ids that were put prove nothing
-                by_id.setdefault((entry.table_catalog, entry.table_id), []).append(entry)
-            if entry.dropped:
-                dropped.setdefault(entry.name, []).append(entry)
-        keys: dict[tuple[str, str, str], int] = {}
-        taken: set[int] = set()
-        for name, table_id in names.items():
-            candidates = [e for e in dropped.get(name, ()) if table_id in (None, e.table_id)]
-            if table_id and present:
-                gone = (e for e in by_id.get((name[0], table_id), ()) if e.name[1:] not in present)
-                candidates = [*gone, *candidates]
-            if (key := next((e.table_key for e in candidates if e.table_key not in taken), None)) is not None:
-                keys[name] = key
-                taken.add(key)
-        return keys
-
-    def _forget_replaced(self, connection: Connection, tables: Mapping[int, Found]) -> None:
-        """Deletes the records and snapshots of tables that are others now (`is_another_table`), though some snapshots
-        of both have the same id."""
-        # formats without identities have none of any snapshot
-        keys = [k for k, item in tables.items() if item.get("identities") or item["current_snapshot_id"] is None]
-        if not keys:
-            return
-        rows = execute(
-            connection,
-            f"SELECT table_key, snapshot_id, identity FROM identities WHERE {among('table_key', keys)}",
-            moved=keys_table(keys),
-        )
-        for key, snapshot_id, identity in rows:
-            item = tables[key]
-            if not is_another_table(
-                (snapshot_id, identity),
-                dict(map(tuple, item.get("identities", ()))),
-                item.get("live_snapshot_ids", ()),
-                item["current_snapshot_id"],
-            ):
-                continue
-            entry = self._catalog.entries.uncommitted.by_key[key]
-            log.warning("%s was dropped and created again: its statistics are deleted", entry.full_name)
-            self._delete(connection, key)
-            for table in ("snapshots", "identities"):
-                connection.execute(f"DELETE FROM {table} WHERE table_key = ?", [key])
-            self._catalog.places.forget()
-            self._catalog.entries.description_digests.pop(key, None)
-
-    def _stored_places(self, connection: Connection, tables: Mapping[int, Found]) -> dict[tuple[int, int], _Stored]:
+    def _stored_places(
+        self, connection: Connection, tables: Mapping[int, Found]
+    ) -> dict[tuple[int, int], StoredSnapshot]:
         """The stored ones of the found and current snapshots, and those that became live or expired, by table key and
         snapshot id."""
         asked = {(key, snapshot["snapshot_id"]) for key, item in tables.items() for snapshot in item["snapshots"]}
@@ -221,109 +134,7 @@ class Discovery:
             moved=keys_table(tables),
             listed=keys_table(listed),
         )
-        return {(key, snapshot_id): _Stored(*stored) for key, snapshot_id, *stored in rows}
-
-    def _follow_schemas(
-        self,
-        connection: Connection,
-        tables: Mapping[int, Found],
-        places: Mapping[tuple[int, int], _Stored],
-    ) -> None:
-        """Gives the records of snapshots that have another schema than the stored one the names of that schema, and
-        deletes those that do not hold under it (`store.catalog.schema_changes`): of current snapshots whose table got
-        another schema since, and of those that have their own again, since they are no longer current.
-
-        Args:
-            places: Stored snapshots, as `_stored_places` returns them.
-        """
-        current, older = self._other_schemas(connection, tables, places), {}
-        for key, item in tables.items():
-            for snapshot in item["snapshots"]:
-                place, own = places.get((key, snapshot["snapshot_id"])), snapshot["schema_hash"]
-                is_other = place is not None and place.schema_hash not in (None, own)
-                if is_other and snapshot["snapshot_id"] != item["current_snapshot_id"]:
-                    older[key, snapshot["snapshot_id"]] = own, frozenset[int]()
-        if not current and not older:
-            return
-        keys = {key for key, _ in (*current, *older)}
-        stored = {
-            (key, schema_hash): json.loads(columns)
-            for key, schema_hash, columns in execute(
-                connection, f"SELECT * FROM schemas WHERE {among('table_key', keys)}", moved=keys_table(keys)
-            )
-        }
-        for (key, snapshot_id), (schema_hash, widened) in (current | older).items():
-            before = places[key, snapshot_id].schema_hash
-            after = tables[key]["schemas"].get(schema_hash) or stored.get((key, schema_hash), ())
-            change = SchemaChange.of(schema_hash, stored.get((key, str(before)), ()), after, widened)
-            is_current = (key, snapshot_id) in current
-            if change is not None:
-                entry = self._catalog.entries.uncommitted.by_key[key]
-                follow(connection, self._catalog, entry, snapshot_id, change, is_current=is_current)
-                self._catalog.outlive(key)
-            elif is_current:
-                self._delete(connection, key, snapshot_id)
-            if is_current:
-                self._catalog.entries.description_digests.pop(key, None)
-                connection.execute(
-                    f"UPDATE snapshots SET schema_hash = $1, schema_key = {schema_key_sql('snapshots', '$1')}"
-                    " WHERE table_key = $2 AND snapshot_id = $3",
-                    [schema_hash, key, snapshot_id],
-                )
-                self._catalog.places.forget()
-
-    def _other_schemas(
-        self,
-        connection: Connection,
-        tables: Mapping[int, Found],
-        places: Mapping[tuple[int, int], _Stored],
-    ) -> dict[tuple[int, int], tuple[str, frozenset[int]]]:
-        """The current snapshots whose table got another schema since: table key and snapshot id → hash of the new
-        schema, and ids of columns whose type differs though the logical type does not."""
-        hashes = {
-            key: of.schema_hash
-            for (key, snapshot_id), of in places.items()
-            if of.schema_hash is not None and key in tables and snapshot_id == tables[key]["current_snapshot_id"]
-        }
-        if not hashes:
-            return {}
-        before_of = {
-            key: text
-            for key, snapshot_id, text in execute(
-                connection,
-                f"SELECT table_key, current_snapshot_id, format_schema FROM tables WHERE {among('table_key', hashes)}",
-                moved=keys_table(hashes),
-            )
-            if text is not None and snapshot_id == tables[key]["current_snapshot_id"]
-        }
-        found = {}
-        for key, stored_hash in hashes.items():
-            item, snapshot_id = tables[key], tables[key]["current_snapshot_id"]
-            schema_hash, text = item["schema_hash"], item.get("format_schema")
-            before = before_of.get(key, text)
-            if stored_hash != schema_hash or found_tables.types(before) != found_tables.types(text):
-                found[key, snapshot_id] = schema_hash, found_tables.widened(before, text)
-        return found
-
-    def _forget_other_names(self, connection: Connection, tables: Mapping[int, Found]) -> None:
-        """Deletes the records of tables whose files are read by name, where a name is another column's now: readers
-        find its values there, at earlier snapshots too."""
-        before_of = dict(
-            execute(
-                connection,
-                f"SELECT table_key, properties FROM tables WHERE {among('table_key', tables)}"
-                f" AND contains(properties, '{FILE_NAMES}')",
-                moved=keys_table(tables),
-            )
-            if tables
-            else ()
-        )
-        for key, text in before_of.items():
-            before, now = json.loads(text).get(FILE_NAMES), tables[key].get("properties", {}).get(FILE_NAMES)
-            if found_tables.reads_otherwise(before, now):
-                entry = self._catalog.entries.uncommitted.by_key[key]
-                log.warning("%s reads other columns of its files now: its statistics are deleted", entry.full_name)
-                self._delete(connection, key)
+        return {(key, snapshot_id): StoredSnapshot(*stored) for key, snapshot_id, *stored in rows}
 
     def _store_schemas(
         self, connection: Connection, tables: Mapping[int, Found], old: Collection[int]
@@ -345,7 +156,7 @@ class Discovery:
                 stored[key][name] = column_id
         ids = {key: found_tables.column_ids(stored[key], item) for key, item in tables.items()}
         gone = [(k, name) for k, of in stored.items() for name, i in of.items() if ids[k].get(name) != i]
-        self._forget_other_ids(connection, {key: tables[key] for key, name in gone if name in ids[key]})
+        self._invalidation.forget_other_ids(connection, {key: tables[key] for key, name in gone if name in ids[key]})
         if gone:
             names = dict(zip(("table_key", "column_name"), zip(*gone, strict=True), strict=True))
             execute(
@@ -371,44 +182,11 @@ class Discovery:
         )
         return ids
 
-    def _forget_other_ids(self, connection: Connection, tables: Mapping[int, Found]) -> None:
-        """Deletes the records of tables whose format gives ids since this inspection, as Delta with a column mapping:
-        the ids that names had until then are those of other columns now.
-
-        Args:
-            tables: Those of which a name has another id now, before their new schemas are stored.
-        """
-        tables = {
-            key: item
-            for key, item in tables.items()
-            if any(column[3] is not None for column in item["schemas"].get(item["schema_hash"], ()))
-        }
-        if not tables:
-            return
-        had_ids = {
-            key
-            for key, columns in execute(
-                connection,
-                f"SELECT table_key, columns FROM schemas WHERE {among('table_key', tables)}",
-                moved=keys_table(tables),
-            )
-            if any(column[3] is not None for column in json.loads(columns))
-        }
-        for key in tables.keys() - had_ids:
-            entry = self._catalog.entries.uncommitted.by_key[key]
-            log.warning("%s has other column ids now: its statistics are deleted", entry.full_name)
-            self._delete(connection, key)
-
-    def _delete(self, connection: Connection, key: int, snapshot_id: int | None = None) -> None:
-        """Deletes the statistics of a table, or of one snapshot; captures that run meanwhile are made again."""
-        delete_records(connection, self._catalog, self._catalog.entries.uncommitted.by_key[key], snapshot_id)
-        self._catalog.outlive(key)
-
     def _store_snapshots(
         self,
         connection: Connection,
         tables: Mapping[int, Found],
-        places: Mapping[tuple[int, int], _Stored],
+        places: Mapping[tuple[int, int], StoredSnapshot],
     ) -> None:
         """Stores the snapshots found; `places` are the stored ones, as `_stored_places` returns them."""
         new = [row for key, item in tables.items() for row in found_tables.snapshot_rows(key, item)]
@@ -502,15 +280,7 @@ class Discovery:
         return self._catalog.change(connection, {entry.table_key: {"dropped": True} for entry in gone})
 
 
-class _Stored(NamedTuple):
-    """A stored snapshot."""
-
-    ordinal: int
-    schema_hash: str | None
-    is_live: bool | None
-
-
-def _without_stored(key: int, found: Found, places: Mapping[tuple[int, int], _Stored]) -> Found:
+def _without_stored(key: int, found: Found, places: Mapping[tuple[int, int], StoredSnapshot]) -> Found:
     """A table without the snapshots that are stored with the same schema."""
 
     def is_stored(snapshot: Mapping[str, Any]) -> bool:

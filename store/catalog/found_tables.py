@@ -40,6 +40,14 @@ class Digests(NamedTuple):
         return cls(*(_digest([found.get(name) for name in names]) for names in (_DESCRIPTION, _STATE)))
 
 
+class StoredSnapshot(NamedTuple):
+    """A snapshot of a found table as the catalog has it."""
+
+    ordinal: int
+    schema_hash: str | None
+    is_live: bool | None
+
+
 def _digest(values: Sequence[Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
