@@ -21,6 +21,7 @@ from flight_server.planning.scan_query import Query
 from flight_server.planning.slices import WHOLE, Slice
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection, Database
+from store.duckdb.lru import LruCache
 from store.model.catalog_entries import TableEntry
 from store.model.predicates.pruning import Column
 from store.model.predicates.tree import Node
@@ -28,6 +29,8 @@ from store.model.predicates.tree import Node
 METADATA: Final = b"statflight.scan"
 TABLE: Final = b"statflight.table"
 
+_PLANS_BYTES: Final = 32 << 20  # of the files of plans that are cached
+_PLAN_BYTES: Final = 2048  # of a plan besides
 _SUMMED: Final = ("s.row_count", "s.size_bytes")
 
 
@@ -66,8 +69,9 @@ class ScanPlanner:
     """Plans scans by stored statistics. What is the same for all scans of a snapshot is cached."""
 
     def __init__(self, database: Database, catalog: Catalog, streams: Streams):
-        self._database = database
+        self._database, self._versions = database, database.versions
         self.listings = Listings(database, catalog, streams)
+        self._plans: LruCache[tuple[Any, ...], tuple[int, Plan]] = LruCache(_PLANS_BYTES, _PLAN_BYTES)
 
     def is_captured(self, table: TableEntry, snapshot: str | int) -> bool:
         """True if the files of a snapshot are stored.
@@ -91,7 +95,8 @@ class ScanPlanner:
         find: Callable[[str], Column] | None = None,
         added: Sequence[str] = (),
     ) -> Plan:
-        """Plans a scan.
+        """Plans a scan. A reader asks for a plan's description and then for its files, so plans are cached until the
+        table changes.
 
         Args:
             columns: Names of the columns to be read; None for all.
@@ -109,7 +114,19 @@ class ScanPlanner:
         def planned(cursor: Connection, listing: Listing) -> Plan:
             return _planned(table, listing, columns, Query(cursor, table.table_key, listing, node, find), added)
 
-        return self.listings.reading(table, snapshot, planned, is_cancelled)
+        if find is not None:
+            return self.listings.reading(table, snapshot, planned, is_cancelled)
+        snapshot_id = table.current_snapshot_id if isinstance(snapshot, str) else snapshot
+        # equal literals of other types are other ones: 1, 1.0 and true
+        key = (table.table_key, snapshot_id, repr(node), columns and tuple(columns), tuple(added))
+        generation = self._versions.settled(table.table_key)
+        cached = self._plans.get(key)
+        if cached is not None and cached[0] == generation:
+            return cached[1]
+        plan = self.listings.reading(table, snapshot, planned, is_cancelled)
+        if generation is not None:
+            self._plans.put(key, (generation, plan), plan.files.nbytes + len(key[2]))
+        return plan
 
     def listed(self, table: TableEntry, snapshot_id: int) -> int:
         """The number of data files of a snapshot.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flight_server.planning import scan_query
+from flight_server.planning import scan_plan, scan_query
 from flight_server.planning.plan_request import find
 from flight_server.planning.scan_plan import METADATA, TABLE
 from flight_server.planning.scan_query import SCHEMA
@@ -122,6 +122,28 @@ def test_bounds_of_many_columns_skip_files():
             "f2": "SOME",
             **{f"f{i}": "ALL" for i in range(3, FILES)},
         }
+
+
+def test_a_plan_is_made_once_until_the_table_changes(app, monkeypatch):
+    """A client asks for the description of a plan, which names its snapshot, then for its files."""
+    made = []
+    query = scan_query.Query
+
+    def counted(*given, **more):
+        made.append(given)
+        return query(*given, **more)
+
+    monkeypatch.setattr(scan_plan, "Query", counted)
+    first = plan(app, "id = 25")
+    assert plan(app, "id = 25", snapshot=first.snapshot_id) is first
+    assert len(made) == 1
+    for other in ("id = 25.0", "id = '25'", "id = 26"):  # equal numbers are other literals
+        assert plan(app, other) is not first
+    assert plan(app, "id = 25", columns=["id"]) is not first
+    assert len(made) == 5
+    later = KEY | {"completeness": "COMPLETE", "file_path": "later", "file_content": "DATA", "row_count": 10}
+    put(app, [later | {"size_bytes": 100}], "stats.files")
+    assert kept(app, "id = 25") == {"f2": "SOME", "later": "SOME"}
 
 
 def test_ranges_of_segments_keep_the_files_that_bounds_keep(monkeypatch):
