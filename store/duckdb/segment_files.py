@@ -40,6 +40,9 @@ _NAME: Final = re.compile(rf"[0-9a-f]{{32}}{re.escape(SUFFIX)}")
 _VERSION_KEY: Final = b"statflight.segment"
 _LEAST_GROUP_ROWS: Final = 1024
 _MOST_GROUP_ROWS: Final = 122_880
+_FILES_GROUP_ROWS: Final = 16_384
+"""Rows of a row group of files, of which a plan reads those with the few that it keeps."""
+
 _PAGE_BYTES: Final = 1 << 20
 DERIVED: Final = {LOW: pa.float32(), HIGH: pa.float32()}
 """Columns that follow from others: files may have them, and rows of the store do not."""
@@ -317,7 +320,7 @@ def write_parquet(rows: pa.Table, file: object) -> frozenset[str]:
     """
     rows = with_ranges(rows)
     rows = rows.select([name for name in rows.column_names if rows[name].null_count < rows.num_rows])
-    group_rows, is_of_columns = _MOST_GROUP_ROWS, True
+    group_rows, is_of_columns = _FILES_GROUP_ROWS, True
     if "column_id" in rows.column_names:
         of_column = -(-rows.num_rows // max(1, pc.count_distinct(rows["column_id"]).as_py()))
         group_rows = min(_MOST_GROUP_ROWS, max(_LEAST_GROUP_ROWS, of_column))
