@@ -418,10 +418,9 @@ class _Batch(PutBatch):
         self._normalise_slices(distinct, order, ends.tolist())
 
     def _normalise_slices(self, types: Sequence[LogicalType], order: np.ndarray, ends: list[int]) -> None:
-        inverse = np.empty_like(order)
-        inverse[order] = np.arange(len(order))
-        rows = pa.array(order)
-        whole = {name: self.columns[name].take(rows) for name in SIDES if name in self.columns}
+        columns = {name: self.columns[name] for name in SIDES if name in self.columns}
+        is_in_order = bool((order[1:] > order[:-1]).all())  # as rows of columns are that were read together
+        whole = columns if is_in_order else {name: column.take(pa.array(order)) for name, column in columns.items()}
         pieces: dict[str, list[pa.Array]] = {name: [] for name in whole}
         start = 0
         for type, end in zip([*types, None], ends, strict=True):
@@ -431,8 +430,11 @@ class _Batch(PutBatch):
             for name, column in part.items():
                 pieces[name].append(column)
             start = end
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
         for name, parts in pieces.items():
-            self.columns[name] = pa.concat_arrays(parts).take(pa.array(inverse))
+            joined = pa.concat_arrays(parts)
+            self.columns[name] = joined if is_in_order else joined.take(pa.array(inverse))
 
     def _mark_inexact(self, name: str, rounded: pa.BooleanArray, rows: np.ndarray | None) -> None:
         """Marks bounds as inexact, if the put says at all which ones are exact."""

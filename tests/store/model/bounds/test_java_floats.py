@@ -8,14 +8,17 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from store.model.bounds import (
     canonicalize_array,
+    columns,
     encode_array,
     java_double,
     java_float,
 )
-from store.model.logical_types import parse
+from store.model.logical_types import Kind, parse
 from tests.store.model.bounds.forms import encoded
 
 
@@ -107,3 +110,14 @@ def test_short_arrays_of_floats_print_as_long_ones(kind):
     few = [0.0, -0.0, 1.0, -1e7, 9.9e-4, 3.4, 1e-3, 5e-324, math.nan, math.inf, -math.inf, 1.7e308, 123456.7, None]
     printed = encode_array(pa.array(few, pa.float64()), parse(kind)).to_pylist()
     assert encode_array(pa.array(few * 20, pa.float64()), parse(kind)).to_pylist() == printed * 20
+
+
+@given(
+    st.sampled_from([Kind.FLOAT, Kind.DOUBLE]).flatmap(
+        lambda kind: st.tuples(st.just(kind), st.from_regex(f"^(?:{columns._USUAL_FLOATS[kind]})$", fullmatch=True))
+    )
+)
+def test_text_of_few_digits_is_canonical_as_it_is(given_text):
+    kind, text = given_text
+    type = pa.float32() if kind is Kind.FLOAT else pa.float64()
+    assert columns.print_floats(pa.array([text]).cast(type), kind is Kind.FLOAT).to_pylist() == [text]
