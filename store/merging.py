@@ -51,6 +51,7 @@ class Merging:
         counts = Counts()
         for put in puts:
             counts += self._store(connection, put, generation, new_tables, placement)
+        placement.listings.store(connection)
         self._drop_orphans(connection, puts, had_sketches)
         return counts
 
@@ -79,6 +80,7 @@ class Merging:
                 continue
             self.catalog.behind.stored(family, part)
             if family in BY_SPAN and presence.has_any(STAGED, keys):
+                placement.listings.store(connection)
                 end_staged(connection, self._segments, family, keys)
             if family not in BY_SPAN:
                 counts += SnapshotMerge(put.mode, family, part, placement).apply(connection, generation)

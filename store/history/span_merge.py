@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.duckdb.arrow_sql import execute, query, rowid_in, within
-from store.duckdb.layout import BY_SPAN, OPEN_END, SPAN, Connection, insert_rows
+from store.duckdb.layout import BY_SPAN, OPEN_END, Connection
 from store.duckdb.segments import Segments
 from store.history.file_listings import FAMILIES
 from store.history.file_spans import STORAGE_ID, remove_at
@@ -51,6 +51,7 @@ class SpanMerge:
         self.mode, self.family, self.physical = mode, family, BY_SPAN[family]
         self.places, self.spans, self.presence = placement.places, placement.spans, placement.presence
         self.marks = placement.marks if family in FAMILIES else {}
+        self.new_listings = placement.listings
         self.staged = Staged(family, rows, placement.name_of)
 
     def apply(self, connection: Connection, generation: int) -> Counts:
@@ -61,6 +62,7 @@ class SpanMerge:
         """
         staged = self.staged
         keys = staged.rows["table_key"].unique().to_pylist()
+        self.new_listings.store(connection, self.family)
         if self.presence.has_any(self.family, keys):
             self.listings = _listings(connection, self.family, staged.rows)
         else:
@@ -174,21 +176,9 @@ class SpanMerge:
         if new.num_rows:
             columns = ("table_key", "snapshot_id", "pos", "last")
             listed = list(zip(*(new[name].to_pylist() for name in columns), strict=True))
-            insert_rows(
-                connection,
-                f"file_snapshots (table_key, family, snapshot_id, pos, {', '.join(SPAN)}, mark)",
-                [
-                    (
-                        key,
-                        self.family,
-                        snapshot_id,
-                        pos,
-                        *self._span(key, snapshot_id),
-                        self.marks.get((key, snapshot_id)),
-                    )
-                    for key, snapshot_id, pos, _ in listed
-                ],
-            )
+            for key, snapshot_id, pos, _ in listed:
+                rest = *self._span(key, snapshot_id), self.marks.get((key, snapshot_id))
+                self.new_listings.add(key, self.family, snapshot_id, pos, rest)
             self.spans.list_files([key for key, _, _, last in listed if last >= 0])
         if new.num_rows < self.listings.num_rows and self.family in FAMILIES:
             self._mark(connection, self.listings.filter(pc.is_valid(self.listings["own"])))
