@@ -7,7 +7,7 @@ be checked without a record of past writes, after a restart and at a replica too
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -74,21 +74,26 @@ class Generations:
             self._known.put(key, known)
         return known[1]
 
-    def warm(self, flight: Flight, tables: Sequence[TableEntry]) -> None:
-        """Determines the generations of a flight about tables at their current snapshots with one query, which takes as
-        long as that of a single table.
+    def warm(self, wanted: Mapping[str, Sequence[TableEntry]]) -> None:
+        """Determines generations of flights about tables at their current snapshots with one query, which takes little
+        longer than that of a single table.
 
         Args:
-            flight: One whose records are those of snapshots, not of files.
+            wanted: The tables of each flight, by its name; its records must be those of snapshots, not of files.
         """
-        pins = {t.table_key: t.current_snapshot_id for t in tables if t.current_snapshot_id is not None}
+        tables = {table.table_key: table for some in wanted.values() for table in some}
+        pins = {key: id for key, table in tables.items() if (id := table.current_snapshot_id) is not None}
         versions = {key: self._versions.generation(key) for key in pins}
         columns = [pa.array(values, pa.int64()) for values in (pins.keys(), pins.values())]
         pinned = pa.table(columns, names=["table_key", "snapshot_id"])
+        each = (f"SELECT '{flight}', * FROM ({_of_many(flight)})" for flight in wanted)
         with self._database.reading() as cursor:
-            found = {key: (count, newest) for key, count, newest in execute(cursor, _of_many(flight.name), pins=pinned)}
-        for key, snapshot_id in pins.items():
-            self._known.put((flight.name, key, snapshot_id), (versions[key], found.get(key, (0, 0))))
+            rows = execute(cursor, " UNION ALL ".join(each), pins=pinned)
+        found = {(flight, key): (count, newest) for flight, key, count, newest in rows}
+        for flight, some in wanted.items():
+            for key in pins.keys() & {table.table_key for table in some}:
+                known = versions[key], found.get((flight, key), (0, 0))
+                self._known.put((flight, key, pins[key]), known)
 
     def _read(self, name: str, key: int, snapshot_id: int) -> tuple[int, ...]:
         if name not in BY_SPAN:

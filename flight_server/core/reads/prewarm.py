@@ -79,22 +79,24 @@ class Prewarmer:
             return
         for tables in self._chunks(keys):
             began = time.monotonic()
+            wanted = {flight.name: self._wanted(flight, tables) for flight in WARMED}
             for flight in WARMED:
-                self._warm(flight, tables)
+                for table, slice_ in self._scanner.rows.current(flight, wanted[flight.name]):
+                    cache.put(_key(flight.name, table), slice_)
+            self._scanner.generations.warm(wanted)
             if self._stopped.wait(time.monotonic() - began):
                 return
 
-    def _warm(self, flight: Flight, tables: Collection[TableEntry]) -> None:
-        """Prewarms a chunk of tables in one flight."""
+    def _wanted(self, flight: Flight, tables: Collection[TableEntry]) -> list[TableEntry]:
+        """The tables of a chunk whose slices of a flight are cached."""
         cache = self._scanner.rows.slices
-        wanted = [table for table in tables if not cache.is_half_full or cache.has(_key(flight.name, table))]
-        for table, slice_ in self._scanner.rows.current(flight, wanted):
-            cache.put(_key(flight.name, table), slice_)
-        self._scanner.generations.warm(flight, wanted)
+        return [table for table in tables if not cache.is_half_full or cache.has(_key(flight.name, table))]
 
     def _chunks(self, keys: Collection[int] | None) -> Iterator[list[TableEntry]]:
         """Tables with rows, in chunks; if all tables are prewarmed, the most recently read first."""
-        sizes = self._scanner.queries.stored_rows(WARMED, keys)
+        # a table is never split, so the rows of one alone need not be counted
+        is_one = keys is not None and len(keys) == 1
+        sizes = dict.fromkeys(keys or (), 0) if is_one else self._scanner.queries.stored_rows(WARMED, keys)
         tables = {table.table_key: table for table in self._scanner.catalog.tables()}
         chunk: list[TableEntry] = []
         size = 0
