@@ -19,7 +19,7 @@ from store.history.file_listings import ListingChanged
 from store.model.catalog_entries import EXTERNAL
 from store.model.errors import Conflict, NotFound
 from store.model.names import join_name
-from store.model.puts import Codes, Put, codes, snapshots_of
+from store.model.puts import Codes, Put, codes, first_of_each, snapshots_of
 
 _TABLE: Final = ("table_catalog", "table_schema", "table_name")
 _PLACED: Final = (*_TABLE, "table_id", "snapshot_id", "schema_hash")  # what says where rows belong
@@ -128,7 +128,7 @@ class Registration:
         if "table_id" not in rows.column_names or rows["table_id"].null_count == rows.num_rows:
             return
         columns = ["table_key", "table_id"]
-        for given in rows.select(columns).group_by(columns, use_threads=False).aggregate([]).to_pylist():
+        for given in rows.select(columns).take(first_of_each(rows, columns)).to_pylist():
             entry = self.catalog.by_key(given["table_key"])
             if entry.format != EXTERNAL and given["table_id"] and given["table_id"] != entry.table_id:
                 raise Conflict(
@@ -141,7 +141,7 @@ class Registration:
 
 def keys_of(catalog: Catalog, rows: pa.Table) -> set[int]:
     """Keys of the known tables that rows are about, which have the names of their tables."""
-    names = rows.select(_TABLE).group_by(_TABLE).aggregate([]).to_pylist()
+    names = rows.select(_TABLE).take(first_of_each(rows, _TABLE)).to_pylist()
     entries = (catalog.find(tuple(name.values())) for name in names)
     return {entry.table_key for entry in entries if entry is not None}
 

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -134,6 +133,8 @@ def _named_secret(name: str) -> dict[str, str]:
         return _parsed(text, name)
     if file := os.environ.get(SECRETS_FILE):
         try:
+            import tomllib  # for a file of secrets, which few have
+
             secrets = tomllib.loads(Path(file).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise InvalidArgument(
