@@ -16,30 +16,27 @@ from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flight_server.core.reads.streams import never
 from flight_server.planning import file_keys
-from flight_server.planning.column_facts import ColumnFacts, FactCache, Ints, SnapshotFacts, as_numpy
+from flight_server.planning.column_facts import ColumnFacts, FactCache, Ints, SnapshotFacts
 from flight_server.planning.listings import Listing
 from flight_server.planning.merged_sketches import MergedSketches
 from flight_server.planning.scan_plan import ScanPlanner
-from flight_server.planning.scan_query import Query
 from store.duckdb.database import Connection
 from store.duckdb.lru import LruCache
 from store.model.catalog_entries import TableEntry
 from store.model.predicates import row_counts
+from store.model.predicates.file_counts import UNKNOWN, ColumnCounts, FileDecisions, Mask
 from store.model.predicates.literals import Scalar
-from store.model.predicates.pruning import Column, Comparison, FileCondition
+from store.model.predicates.pruning import Column, Constant, comparisons, equalities, plain
 from store.model.predicates.row_counts import Rows
 from store.model.predicates.tree import Node
 
 CACHE_BYTES: Final = 256 << 20
 """Most bytes of cached facts; those of a column that has more are read for each estimate."""
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
 Interval: TypeAlias = dict[str, int | None]
 """`estimate`, `low` and `high`; the last is null if there is no limit, the first if nothing is known."""
 
@@ -62,16 +59,18 @@ class Kept:
     """The files that a condition keeps.
 
     Attributes:
-        table: The answer of `Query.counted`.
+        places: Index of each file in `FileFacts.paths`, ascending.
         rows: Rows of each file, 0 where not known.
-        sure: Mask of the files whose number of rows is known for sure.
-        places: Index of each file in `FileFacts.paths`.
+        known: Mask of the files whose rows are known.
+        sure: Mask of the files whose rows are known for sure.
+        left: Numbers of rows of each file that satisfy the condition.
     """
 
-    table: pa.Table
-    rows: Ints
-    sure: Mask
     places: Ints
+    rows: Ints
+    known: Mask
+    sure: Mask
+    left: Rows
 
 
 class Estimator:
@@ -145,10 +144,13 @@ class _Estimation:
         listing: Listing,
         node: Node | None,
     ):
-        self._listing = listing
+        self._listing, self._cursor, self._key = listing, cursor, table.table_key
         self._facts = SnapshotFacts(cache, cursor, table.table_key, listing)
         self._files = self._facts.files
-        self._node, self._question = node, Query(cursor, table.table_key, listing, node, counted=True)
+        self._tree = None if node is None else plain(node, listing.columns.find)
+        self._named = (
+            () if self._tree is None else tuple(dict.fromkeys(each.column for each in comparisons(self._tree)))
+        )
 
     def columns(self, names: Sequence[str] | None) -> list[Column]:
         """The columns of names; None for all.
@@ -157,7 +159,9 @@ class _Estimation:
             InvalidArgument: UNKNOWN_COLUMN, AMBIGUOUS_COLUMN.
         """
         columns = self._listing.columns
-        return columns.all() if names is None else [columns.find(name) for name in dict.fromkeys(names)]
+        if names is None:
+            return columns.all()
+        return list(dict.fromkeys(columns.find(name) for name in names))
 
     def of(self, columns: Sequence[Column], *, every: bool) -> Estimate:
         """The estimate for columns.
@@ -165,110 +169,91 @@ class _Estimation:
         Args:
             every: All columns are to be read, which the caller has not named.
         """
-        listing, kept = self._listing, self._kept_files
-        read = {column.name: column for column in columns}
-        facts = self._facts.columns([column.id for column in read.values()])
+        listing, kept = self._listing, self._kept
+        facts = {column: self._facts.counts(column) for column in columns}
         body = {
             "snapshot_id": listing.snapshot_id,
-            "files": kept.table.num_rows,
+            "files": len(kept.places),
             "files_all": listing.totals["files"],
-            "bytes_to_read": _bytes_to_read(kept, None if every else list(facts.values())),
+            "bytes_to_read": self._bytes_to_read(None if every else list(facts.values())),
             "row_count": dict(self._rows_left),
-            "columns": {name: self._of_column(facts[column.id], kept) for name, column in read.items()},
+            "columns": {column.name: self._of_column(column, facts[column].counts) for column in columns},
         }
-        named = dict.fromkeys([*self._question.columns, *(() if every else facts)])
+        named = dict.fromkeys(column.id for column in (*self._named, *(() if every else columns)))
         return Estimate(tuple(named), body)
 
     @cached_property
-    def _kept_files(self) -> Kept:
-        return self._kept(self._question)
+    def _kept(self) -> Kept:
+        files, merges = self._files, self._listing.facts.merges_rows
+        # Of files whose rows are merged when read, no rows are those that readers see.
+        tree = Constant.UNDECIDED if merges and self._tree is not None else self._tree
+        rows = np.maximum(files.rows, 0)
+        if tree is None:
+            at, left = np.arange(len(rows)), row_counts.all_of(rows)
+        else:
+            columns = {} if merges else {column.id: self._facts.counts(column).counts for column in self._named}
+            decided = FileDecisions(tree, files.rows, columns, files.partitions, self._listing.buckets)
+            at, left = np.flatnonzero(decided.may), decided.numbers()
+            for column, values in equalities(tree):
+                at = self._having(at, column, values)
+        sure = files.whole & (not files.contradicted) & (not merges)
+        return Kept(
+            at, rows[at], files.rows[at] != UNKNOWN, sure[at], Rows(left.low[at], left.high[at], left.guess[at])
+        )
 
-    @cached_property
-    def _rows_left(self) -> Interval:
-        return self._row_count(self._kept_files, self._question.condition, self._node)
-
-    def _kept(self, question: Query) -> Kept:
-        table = question.counted(self._having).combine_chunks()
-        known = pc.and_(table["whole"], pc.is_valid(table["row_count"]))
-        sure = as_numpy(known) & (not self._files.contradicted) & (not self._listing.facts.merges_rows)
-        rows = as_numpy(table["row_count"].fill_null(0))
-        return Kept(table, rows, sure, as_numpy(pc.index_in(table["file_path"], self._files.paths)).astype(np.int64))
-
-    def _having(self, files: pa.Table, column: Column, values: Sequence[Scalar]) -> pa.Table | None:
-        """The files that may have one of some values, by cached sketches; None if they are not cached."""
-        facts = self._facts.found(column.id)
-        hashes = file_keys.hashes_of(column, values)
-        if facts is None or hashes is None or files.num_rows > file_keys.MAX_FILES:
-            return None
-        places = pc.index_in(files["file_path"], self._files.paths)
-        return files.filter(pa.array(facts.sketches.may_have(hashes)).take(places.combine_chunks()))
+    def _having(self, places: Ints, column: Column, values: Sequence[Scalar]) -> Ints:
+        """The files that may have one of some values, by sketches."""
+        found, hashes = self._facts.found_sketches(column), file_keys.hashes_of(column, values)
+        if found is not None and hashes is not None and len(places) <= file_keys.MAX_FILES:
+            return places[found.may_have(hashes)[places]]
+        files = pa.table({"file_path": self._files.paths.take(pa.array(places)), "at": places})
+        kept = file_keys.having(files, self._cursor, self._key, self._listing.positions, column, values)
+        return kept["at"].to_numpy()
 
     # Rows.
 
-    def _row_count(self, kept: Kept, condition: FileCondition | None, node: Node | None) -> Interval:
-        found = _matching(kept, condition)
-        low = int(found.low[kept.sure].sum())
-        guess, high = float(found.guess.sum()), int(found.high.sum())
-        whole = self._files.row_count
-        if node is None and whole is not None and not kept.sure.all():
+    @cached_property
+    def _rows_left(self) -> Interval:
+        kept, whole = self._kept, self._files.row_count
+        low, high = int(kept.left.low[kept.sure].sum()), int(kept.left.high.sum())
+        guess = float(kept.left.guess.sum())
+        if self._tree is None and whole is not None and not kept.sure.all():
             return {"estimate": whole, "low": whole, "high": whole}
         if kept.sure.all():
             return {"estimate": round(min(max(guess, low), high)), "low": low, "high": high}
         limit = whole
-        if self._listing.facts.merges_rows and not kept.table["row_count"].null_count:
+        if self._listing.facts.merges_rows and kept.known.all():
             limit = high if limit is None else min(limit, high)  # merged rows are fewer
-        return _limited(guess if kept.table.num_rows > kept.table["row_count"].null_count else None, low, limit)
+        return _limited(guess if kept.known.any() else None, low, limit)
+
+    def _bytes_to_read(self, facts: Collection[ColumnFacts] | None) -> int | None:
+        """The compressed bytes of columns in the kept files, at most the files' sizes; None if not known.
+
+        Args:
+            facts: Those of the columns; None for all columns.
+        """
+        at = self._kept.places
+        sizes = self._files.sizes[at]
+        if facts is None:
+            return None if (sizes == UNKNOWN).any() else sum(sizes.tolist())
+        scanned = [each.scanned[at] for each in facts]
+        if any((each == UNKNOWN).any() for each in scanned):
+            return None
+        most = np.where(sizes == UNKNOWN, np.iinfo(np.int64).max, sizes)
+        total = np.minimum(np.sum(scanned, axis=0), most) if scanned else np.zeros(len(at), np.int64)
+        return sum(total.tolist())
 
     # Columns.
 
-    def _of_column(self, facts: ColumnFacts, kept: Kept) -> dict[str, Any]:
-        at = kept.places
-        counted = (facts.nulls[at] >= 0) & (facts.rows[at] == kept.rows) & kept.sure
-        nulls = np.where(counted, facts.nulls[at], 0)
+    def _of_column(self, column: Column, counts: ColumnCounts) -> dict[str, Any]:
+        kept = self._kept
+        known = counts.counted & (counts.nulls != UNKNOWN)
+        counted = known[kept.places] & (counts.rows[kept.places] == kept.rows) & kept.sure
+        nulls = np.where(counted, counts.nulls[kept.places], 0)
         return {
             "null_count": _null_count(nulls, counted, kept),
-            "ndv": _distinct(facts.sketches, nulls, kept),
+            "ndv": _distinct(self._facts.sketches(column), nulls, kept),
         }
-
-
-def _matching(kept: Kept, condition: FileCondition | None) -> Rows:
-    """The numbers of rows of each file that satisfy a condition."""
-    rows = kept.rows
-    if condition is None:
-        return row_counts.all_of(rows)
-    numbers = condition.tests
-
-    def of(name: str, unknown: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        column = kept.table[name]
-        return np.where(as_numpy(pc.is_null(column)), unknown, as_numpy(column.fill_null(0)))
-
-    def of_test(test: Comparison) -> Rows:
-        at = numbers[test]
-        low, high = of(f"l{at}", np.zeros_like(rows)), of(f"h{at}", rows)
-        return Rows(low.astype(np.int64), high.astype(np.int64), of(f"e{at}", (low + high) / 2).astype(np.float64))
-
-    values = {id: of(f"v{id}", rows).astype(np.int64) for id in condition.columns}
-    found = row_counts.satisfying(condition.tree, rows, of_test, values)
-    matches = as_numpy(kept.table["matches"])
-    return Rows(np.where(matches, rows, found.low), found.high, np.where(matches, rows, found.guess))
-
-
-def _bytes_to_read(kept: Kept, facts: Collection[ColumnFacts] | None) -> int | None:
-    """The compressed bytes of columns in the kept files, at most the files' sizes; None if not known.
-
-    Args:
-        facts: Those of the columns; None for all columns.
-    """
-    sizes = kept.table["size_bytes"]
-    if facts is None:
-        return None if sizes.null_count else int(pc.sum(sizes.cast(pa.decimal128(38))).as_py() or 0)
-    at = kept.places
-    scanned = [each.scanned[at] for each in facts]
-    if any((each < 0).any() for each in scanned):
-        return None
-    most = as_numpy(sizes.fill_null(np.iinfo(np.int64).max))
-    total = np.minimum(np.sum(scanned, axis=0), most) if scanned else np.zeros(len(at), np.int64)
-    return sum(total.tolist())
 
 
 def _null_count(nulls: Ints, counted: Mask, kept: Kept) -> Interval | None:

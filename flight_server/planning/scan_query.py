@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,10 +15,8 @@ from flight_server.planning.slices import WHOLE, Slice
 from store.duckdb.arrow_sql import query, quoted
 from store.duckdb.database import Connection
 from store.history.file_spans import listed_rows
-from store.model.freshness import is_whole_sql
 from store.model.predicates import pruning
-from store.model.predicates.literals import Scalar
-from store.model.predicates.pruning import Column, FileCondition
+from store.model.predicates.pruning import Column
 from store.model.predicates.tree import Node
 from store.model.schemas import FLIGHTS
 from store.model.statistics import INT, TEXT
@@ -49,8 +47,6 @@ _MANY_FILES: Final = 250_000
 _DECIDED: Final = "scan_decided"  # temporary table of a plan's cursor
 _NAMED_FILES: Final = 200  # that a query names, so that segments skip the row groups of all others
 
-Having: TypeAlias = Callable[[pa.Table, Column, Sequence[Scalar]], pa.Table | None]
-
 
 class Query:
     """The query of one scan.
@@ -68,16 +64,13 @@ class Query:
         node: Node | None,
         find: Callable[[str], Column] | None = None,
         slice: Slice = WHOLE,
-        *,
-        counted: bool = False,
     ):
         self._cursor, self._key, self._listing, self._slice = cursor, table_key, listing, slice
         found = find or listing.columns.find
-        condition = None if node is None else pruning.of_files(node, found, listing.buckets, counted=counted)
+        condition = None if node is None else pruning.of_files(node, found, listing.buckets)
         self.columns: tuple[int, ...] = () if condition is None else tuple(condition.columns)
         """Ids of the columns that the condition names."""
         self._condition = pruning.undecided() if condition is not None and listing.facts.merges_rows else condition
-        self._counted = counted
         self._among = "TRUE"  # a condition on the rows `s` of the files that are kept
         self._files = data_files(table_key, listing.positions)
 
@@ -104,46 +97,11 @@ class Query:
         rows = self._having(rows)
         return rows.cast(pa.schema([*SCHEMA, *map(_FILES.field, added)])).sort_by("file_path")
 
-    def counted(self, having: Having | None = None) -> pa.Table:
-        """The files that are kept, with what the counts of their rows need.
-
-        Args:
-            having: Leaves out files whose sketches lack all of some values of a column, or None where it cannot tell;
-                then the stored sketches are read.
-
-        Returns:
-            `file_path`, `row_count`, `size_bytes`, `whole` (the count is of all rows), `matches` (every row does), and
-            the facts of `pruning.of_files` that are numbers of rows; those of a column whose rows are not the file's
-            are null.
-        """
-        assert self._counted
-        all_match, files, parameters = self.parts()
-        numbers = ""
-        for id, facts in () if self._condition is None else self._condition.columns.items():
-            numbers += "".join(
-                f", CASE WHEN r{id} = f.row_count THEN {name} END AS {name}" for name in sorted(facts.counted)
-            )
-        sql = (
-            f"SELECT f.file_path, f.row_count, f.size_bytes, {is_whole_sql('f')} AS whole,"
-            f" coalesce({all_match}, FALSE) AS matches{numbers} {files}"
-        )
-        return self._having(query(self._cursor, sql, parameters), having)
-
-    @property
-    def condition(self) -> FileCondition | None:
-        """The condition on files; None if all are kept."""
-        return self._condition
-
-    def _having(self, rows: pa.Table, having: Having | None = None) -> pa.Table:
+    def _having(self, rows: pa.Table) -> pa.Table:
         """The files that may have the values that the condition asks for, by sketches."""
         for column, values in () if self._condition is None else self._condition.equalities():
-            told = having(rows, column, values) if having is not None else None
-            rows = (
-                told
-                if told is not None
-                else file_keys.having(
-                    rows, self._cursor, self._key, self._listing.positions, column, values, self._slice.condition
-                )
+            rows = file_keys.having(
+                rows, self._cursor, self._key, self._listing.positions, column, values, self._slice.condition
             )
         return rows
 

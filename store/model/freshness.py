@@ -22,6 +22,7 @@ from store.model.row_conditions import (
     above,
     among,
     begins,
+    below,
     equals,
     every,
     known,
@@ -65,6 +66,13 @@ WHOLE: Final = every(
     above("confidence_level", UNCONFIRMED, default=1.0),
 )
 """A record is complete, not from a sample, and neither CONTRADICTED nor UNCONFIRMED."""
+
+COUNTED: Final = every(
+    equals("completeness", "COMPLETE"),
+    equals("row_groups_sampled", 0, default=0),
+    negated(below("confidence_level", UNCONFIRMED)),
+)
+"""The counts of a record are sure, whatever its bounds are."""
 
 KNOWN_NANS: Final = some(known("nan_count"), negated(among("logical_type", NAN_TYPES)))
 """A record with bounds says how many values its bounds leave out."""
@@ -202,6 +210,11 @@ def prunes_sql(row: str, columns: Collection[str] = USABLE_COLUMNS) -> str:
     """SQL that is true for a record by which a planner may skip data at its own snapshot, never NULL: as
     `usable_for_sql`, but for bounds without an order, with which no plan compares."""
     return (every(WHOLE, KNOWN_NANS) if "nan_count" in columns else WHOLE).of(row)
+
+
+def prunes_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
+    """A mask of the rows with bounds by which a planner may skip data, as `prunes_sql`; without nulls."""
+    return every(WHOLE, KNOWN_NANS).arrow(rows)
 
 
 def is_whole_arrow(rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:

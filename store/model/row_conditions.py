@@ -57,6 +57,15 @@ def above(column: str, limit: float, *, default: float) -> RowCondition:
     )
 
 
+def below(column: str, limit: float) -> RowCondition:
+    """The column has a number below a limit."""
+    return RowCondition(
+        f"coalesce({{row}}.{column} < {limit!r}, false)",
+        lambda rows: pc.less(rows[column], limit).fill_null(False),
+        lambda row: (given := row.get(column)) is not None and given < limit,
+    )
+
+
 def known(column: str) -> RowCondition:
     """The column is not NULL."""
     return RowCondition(

@@ -56,9 +56,9 @@ def _mask(node: Node, fields: Mapping[str, pa.Field]) -> Mask:
             inner = _mask(child, fields)
             return lambda batch: pc.invert(inner(batch))
     if (by_kind := resolve_bound(node, fields)) is not None:
-        return _bound_mask({kind: (leaf, _leaf_mask(leaf)) for kind, leaf in by_kind.items()}, fields)
+        return _bound_mask({kind: (leaf, leaf_mask(leaf)) for kind, leaf in by_kind.items()}, fields)
     leaf = resolve(node, fields)
-    return _leaf_mask(leaf) if leaf else lambda _: _unknown()
+    return leaf_mask(leaf) if leaf else lambda _: _unknown()
 
 
 def _bound_mask(by_kind: Mapping[Kind, tuple[ResolvedLeaf, Mask]], fields: Mapping[str, pa.Field]) -> Mask:
@@ -79,7 +79,8 @@ def _bound_mask(by_kind: Mapping[Kind, tuple[ResolvedLeaf, Mask]], fields: Mappi
     return mask
 
 
-def _leaf_mask(leaf: ResolvedLeaf) -> Mask:
+def leaf_mask(leaf: ResolvedLeaf) -> Mask:
+    """A function from a batch with the leaf's column to its value for each row, null if unknown."""
     name, type = leaf.field.name, leaf.field.type
     match leaf.op:
         case Op.IS_NULL:

@@ -51,12 +51,20 @@ def condition(fields: Sequence[Bucket], values: Sequence[Scalar], type: LogicalT
         return ""
     parts = []
     for field in fields:
-        path = "/" + field.name.replace("~", "~0").replace("/", "~1").replace("'", "''")
         buckets = sorted({each % field.count for each in hashes})
-        bucket = f"TRY_CAST(json_extract_string(f.partition_data_json, '{path}') AS BIGINT)"
-        inside = f"coalesce({bucket} IN ({', '.join(map(str, buckets)) or 'NULL'}), TRUE)"
-        parts.append(f"(coalesce(f.partition_spec_id <> {int(field.spec_id)}, TRUE) OR {inside})")
+        parts.append(f"coalesce({bucket_sql(field, 'f')} IN ({', '.join(map(str, buckets)) or 'NULL'}), TRUE)")
     return f"({' AND '.join(parts)})"
+
+
+def bucket_sql(field: Bucket, row: str) -> str:
+    """SQL of the bucket in the partition of a row of `stats.files`; null if it has none of the field.
+
+    Args:
+        row: The row's alias.
+    """
+    path = "/" + field.name.replace("~", "~0").replace("/", "~1").replace("'", "''")
+    bucket = f"TRY_CAST(json_extract_string({row}.partition_data_json, '{path}') AS BIGINT)"
+    return f"CASE WHEN {row}.partition_spec_id = {int(field.spec_id)} THEN {bucket} END"
 
 
 def hash_of(value: Scalar, type: LogicalType) -> int | None:

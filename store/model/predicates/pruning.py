@@ -30,25 +30,19 @@ with the literal as readers with either precision do: as the nearest float and a
 compares with a literal that is no integer by value, and as a double, of which an INT beyond 2^53 and a DECIMAL of more
 than 15 digits have the same one as their neighbours. A time between two microseconds is both of them, because readers
 without nanoseconds cut or round it.
-
-**Counts.** Where they are asked for (`predicates.row_counts`), each comparison gets the least and the greatest number
-of rows of a file that satisfy it. A row with a null satisfies none, so that counts of nulls tell more than the two
-questions do: where all values satisfy a comparison, as many rows do as there are values.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
 
-from store.model.freshness import UNCONFIRMED, prunes_sql
+from store.model.freshness import prunes_sql
 from store.model.logical_types import FLOATING, Kind, LogicalType
 from store.model.predicates import bounds, buckets, float_ranges
 from store.model.predicates.bounds import KEYS, kind_sql
@@ -147,8 +141,6 @@ class Facts:
     low: str
     lookups: str
     parameters: Sequence[Any]
-    counted: frozenset[str] = frozenset()
-    """The names in `selected` that are numbers of rows."""
 
     @property
     def prunes(self) -> str:
@@ -177,7 +169,7 @@ def facts_sql(columns: Mapping[int, Facts], rows: str, certain: Collection[int] 
     selected = {id: facts.sqls(id, certain=id in certain) for id, facts in columns.items()}
     if len(columns) > 1:
         chosen = (
-            f"{_aggregate(name, columns[id])}(CASE WHEN s.column_id = {int(id)} THEN {sql} END) AS {name}"
+            f"bool_or(CASE WHEN s.column_id = {int(id)} THEN {sql} END) AS {name}"
             for id, sqls in selected.items()
             for name, sql in sqls.items()
         )
@@ -186,11 +178,6 @@ def facts_sql(columns: Mapping[int, Facts], rows: str, certain: Collection[int] 
     more += f", {facts.low} AS low" if facts.low else ""
     keyed = f"FROM (SELECT s.*{more} {rows}) s{facts.lookups}" if more else rows
     return f"SELECT s.file_path, {', '.join(f'{sql} AS {name}' for name, sql in selected[id].items())} {keyed}"
-
-
-def _aggregate(name: str, facts: Facts) -> str:
-    """The aggregate that picks the only value of a fact among the rows of one file."""
-    return "max" if name in facts.counted else "bool_or"
 
 
 @dataclass(frozen=True)
@@ -227,7 +214,7 @@ class FileCondition:
 
     def equalities(self) -> list[tuple[Column, tuple[Scalar, ...]]]:
         """Columns and literals one of which every row that satisfies the condition has in the column."""
-        return list(_equalities(self._tree))
+        return list(equalities(self._tree))
 
     def groups(self, among: Collection[int]) -> list[dict[int, Facts]]:
         """The facts of some columns, those that one query answers together (`facts_sql`)."""
@@ -258,8 +245,6 @@ def of_files(
     node: Node,
     find: Callable[[str], Column],
     fields: Mapping[int, Sequence[Bucket]] = MappingProxyType({}),
-    *,
-    counted: bool = False,
 ) -> FileCondition:
     """Translates a condition on rows to SQL about files.
 
@@ -267,17 +252,14 @@ def of_files(
         find: Name of a column → the column; raises if there is none.
         fields: Column id → partition fields with its buckets. If there are any, the SQL is about a row `f` of
             `stats.files` too.
-        counted: The facts include numbers of rows: for each comparison `l…`, `h…` and `e…`, the least and the greatest
-            number of rows that satisfy it and a guess between them; for each column `r…` and `v…`, rows and values.
-            All are null where not known.
 
     Raises:
         BadLiteral: A literal cannot be read as its column's type.
     """
-    tree = _plain(node, find, negated=False)
-    numbers = {test: at for at, test in enumerate(dict.fromkeys(_tests_of(tree)))}
+    tree = plain(node, find)
+    numbers = {test: at for at, test in enumerate(comparisons(tree))}
     columns = {
-        column.id: _facts({at: test for test, at in numbers.items() if test.column == column}, column, counted)
+        column.id: _facts({at: test for test, at in numbers.items() if test.column == column}, column)
         for column in dict.fromkeys(test.column for test in numbers)
     }
     undecided = "".join(
@@ -305,12 +287,12 @@ def of_files(
     )
 
 
-def _equalities(node: Plain) -> Iterator[tuple[Column, tuple[Scalar, ...]]]:
+def equalities(node: Plain) -> Iterator[tuple[Column, tuple[Scalar, ...]]]:
     """Yields columns and literals one of which every row that satisfies the condition has in the column."""
     match node:
         case Every(children):
             for child in children:
-                yield from _equalities(child)
+                yield from equalities(child)
         case AnyOf(children):
             tests = [child for child in children if isinstance(child, Comparison) and child.op is Op.EQ]
             if len(tests) == len(children) > 0 and len({test.column.id for test in tests}) == 1:
@@ -350,13 +332,26 @@ def _in_ranges(node: Plain, row: str) -> str:
     return "FALSE" if node is Constant.NEVER else "TRUE"
 
 
-def _tests_of(node: Plain) -> list[Comparison]:
+def comparisons(node: Plain) -> list[Comparison]:
+    """The different comparisons of a condition, in order."""
     match node:
         case Every(children) | AnyOf(children):
-            return [test for child in children for test in _tests_of(child)]
+            return list(dict.fromkeys(test for child in children for test in comparisons(child)))
         case Comparison():
             return [node]
     return []
+
+
+def plain(node: Node, find: Callable[[str], Column]) -> Plain:
+    """The condition without NOT, BETWEEN and short INs.
+
+    Args:
+        find: Name of a column → the column; raises if there is none.
+
+    Raises:
+        BadLiteral: A literal cannot be read as its column's type.
+    """
+    return _plain(node, find, negated=False)
 
 
 def _plain(node: Node, find: Callable[[str], Column], *, negated: bool) -> Plain:
@@ -439,7 +434,14 @@ def _expected(kind: Kind) -> str:
 # Facts of one column.
 
 
-def _facts(tests: Mapping[int, Comparison], column: Column, counted: bool) -> Facts:
+def list_members(values: Collection[Scalar], type: LogicalType) -> list[Any]:
+    """The members of a list as sort keys of a type, sorted; those that no value equals are left out."""
+    readings = {reading for value in values for reading in bounds.readings(value, type)}
+    leaf = resolve(Leaf("min", Op.IN, tuple(readings)), {"min": pa.field("min", KEYS[type.kind].type)})
+    return sorted(leaf.values) if leaf is not None else []
+
+
+def _facts(tests: Mapping[int, Comparison], column: Column) -> Facts:
     kind = None if column.type is None else column.type.kind
     is_typed = "TRUE" if kind is None or kind not in KEYS else f"coalesce({kind_sql(kind, 's.logical_type')}, FALSE)"
     bounds_of = _Bounds(column.type)
@@ -449,53 +451,15 @@ def _facts(tests: Mapping[int, Comparison], column: Column, counted: bool) -> Fa
     members: list[list[Any]] = []
     for at, test in tests.items():
         decided = "{w}" if test.op in (Op.IS_NULL, Op.IS_NOT_NULL) else "{d}"
-        if test.op is Op.IN and kind is not None:
-            lookups.append(f" ASOF LEFT JOIN (SELECT {list_sql(KEYS[kind].type)} AS v) i{at} ON s.low <= i{at}.v")
-            members.append(bounds_of.members(test.values))
+        if test.op is Op.IN and column.type is not None:
+            lookups.append(
+                f" ASOF LEFT JOIN (SELECT {list_sql(KEYS[column.type.kind].type)} AS v) i{at} ON s.low <= i{at}.v"
+            )
+            members.append(list_members(test.values, column.type))
         selected[f"m{at}"] = f"CASE WHEN {decided} THEN {bounds_of.may(test, at, parameters)} END"
         selected[f"a{at}"] = f"{decided} AND {bounds_of.all(test, at, parameters)}"
-        if counted:
-            selected |= bounds_of.counts(test, at, parameters)
-    if counted:
-        selected |= {f"r{column.id}": "s.row_count", f"v{column.id}": f"CASE WHEN {_COUNTED} THEN {_VALUES} END"}
     low = bounds_of.key(bounds_of.low) if lookups else ""
-    numbers = frozenset(name for name in selected if name[0] in "lherv")
-    return Facts(is_typed, selected, low, "".join(lookups), [*parameters, *members], numbers)
-
-
-_VALUES: Final = "(s.row_count - s.null_count)"
-_COUNTED: Final = (
-    "coalesce(s.completeness = 'COMPLETE', FALSE) AND coalesce(s.row_groups_sampled, 0) = 0"
-    f" AND coalesce(s.confidence_level, 1) >= {UNCONFIRMED}"
-)
-"""A condition on a row `s`, never null: its counts are sure, whatever its bounds are."""
-
-
-_FEW_VALUES: Final = 10  # distinct values of a file, if they are not known
-_DOUBLE: Final = "TRY_CAST({0} AS DOUBLE)"
-_PLACES: Final = {
-    Kind.INT: _DOUBLE,
-    Kind.FLOAT: _DOUBLE,
-    Kind.DOUBLE: _DOUBLE,
-    Kind.DECIMAL: _DOUBLE,
-    Kind.DATE: "epoch(TRY_CAST({0} AS TIMESTAMP))",
-    Kind.TIMESTAMP: "epoch(TRY_CAST({0} AS TIMESTAMP))",
-    Kind.TIMESTAMPTZ: "epoch(TRY_CAST({0} AS TIMESTAMP))",
-}
-"""SQL of a bound as a number, for interpolation alone."""
-
-
-def _number_of(value: Scalar, kind: Kind) -> float | None:
-    """A literal as such a number; None if it is not a finite one."""
-    text = (literal_text(value) or "").strip()
-    try:
-        if kind in (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
-            moment = datetime.fromisoformat(text)
-            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-        number = float(text)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+    return Facts(is_typed, selected, low, "".join(lookups), [*parameters, *members])
 
 
 class _Bounds:
@@ -526,39 +490,6 @@ class _Bounds:
         opposite = replace(test, op=_NEGATED.get(test.op, test.op), negated=not test.negated)
         return f"s.null_count = 0{nan} AND NOT ({self._may(opposite, at, parameters)})"
 
-    def counts(self, test: Comparison, at: int, parameters: list[Any]) -> dict[str, str]:
-        """The least and the greatest number of rows that satisfy a comparison, and a guess."""
-        if test.op in (Op.IS_NULL, Op.IS_NOT_NULL):
-            count = "s.null_count" if test.op is Op.IS_NULL else _VALUES
-            sql = f"CASE WHEN {_COUNTED} THEN {count} END"
-            return {f"l{at}": sql, f"h{at}": sql, f"e{at}": sql}
-        opposite = replace(test, op=_NEGATED.get(test.op, test.op), negated=not test.negated)
-        nans = "coalesce(s.nan_count, 0)" if self.has_nan else "0"
-        true_for_nan = test.negated or test.op in _TRUE_FOR_NAN
-        least = f"CASE WHEN {{d}} AND NOT ({self._may(opposite, at, parameters)}) THEN {_VALUES} - {nans} END"
-        greatest = (
-            f"CASE WHEN {{d}} AND NOT ({self._may(test, at, parameters)}) THEN {nans if true_for_nan else '0'}"
-            f" WHEN {{d}} THEN {_VALUES} - {'0' if true_for_nan else nans}"
-            f" WHEN {_COUNTED} THEN {_VALUES} END"
-        )
-        guess = f"CASE WHEN {_COUNTED} THEN {self._share(test, parameters)} * {_VALUES} END"
-        return {f"l{at}": least, f"h{at}": greatest, f"e{at}": guess}
-
-    def _share(self, test: Comparison, parameters: list[Any]) -> str:
-        """A guess of the part of a file's values that satisfy a comparison, from 0 to 1."""
-        if test.op in (Op.EQ, Op.NEQ, Op.IN):
-            equal = f"least(1.0, {len(test.values)} / greatest(1.0, coalesce(s.ndv, {_FEW_VALUES})))"
-            return f"(1.0 - {equal})" if test.op is Op.NEQ or (test.op is Op.IN and test.negated) else equal
-        assert self.kind is not None
-        place = _PLACES.get(self.kind)
-        number = None if place is None else _number_of(test.values[0], self.kind)
-        if place is None or number is None:
-            return "0.5"
-        low, high = (place.format(bound) for bound in (self.low, self.high))
-        parameters.append(number)
-        below = f"coalesce(least(1.0, greatest(0.0, (?::DOUBLE - {low}) / nullif({high} - {low}, 0))), 0.5)"
-        return below if test.op in _BELOW else f"(1.0 - {below})"
-
     def _may(self, test: Comparison, at: int, parameters: list[Any]) -> str:
         if test.op is Op.IN:
             return f"NOT ({self._is_member(at)})" if test.negated else self._contains_member(at)
@@ -580,14 +511,6 @@ class _Bounds:
         return "NULL" if leaf is None else key_sql(leaf, key, bound, parameters)
 
     # Lookups: `i….v` is the least member that is not below the low bound, whose key is `s.low`.
-
-    def members(self, values: Collection[Scalar]) -> list[Any]:
-        """The members as sort keys, sorted; those that no value equals are left out."""
-        assert self.type is not None
-        type = KEYS[self.type.kind].type
-        readings = {reading for value in values for reading in bounds.readings(value, self.type)}
-        leaf = resolve(Leaf("min", Op.IN, tuple(readings)), {"min": pa.field("min", type)})
-        return sorted(leaf.values) if leaf is not None else []
 
     def key(self, bound: str) -> str:
         """The sort key of a bound."""

@@ -1,4 +1,4 @@
-"""Estimates of what a condition leaves: certain limits of rows, and columns of the kept files."""
+"""Estimates of what a condition leaves: certain limits of rows, columns of the kept files, and what is cached."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from flight_server.planning.estimates import Estimator
 from flight_server.planning.plan_request import condition_of
 from store.model.errors import NotCaptured
 from store.model.predicates import tree
+from store.model.targets import Target
 from tests.flight_server.serving import app_in, put
 
 KEY = {"table_catalog": "lake", "table_schema": "s", "table_name": "t", "snapshot_id": 1, "completeness": "COMPLETE"}
@@ -97,3 +101,57 @@ def test_without_files_there_is_no_estimate():
 
     with app_in(fill=with_rows) as app, pytest.raises(NotCaptured):
         estimate(app)
+
+
+# What is cached.
+
+FILES = st.integers(0, 4).map(lambda at: f"f{at}")
+CONDITIONS = (
+    None,
+    "id = 15",
+    "id < 12 OR x > 0.5",
+    "NOT (id IN (3, 14) AND x IS NOT NULL)",
+    f"id IN ({', '.join(map(str, range(5, 40, 2)))})",
+    "x <= 0.5",
+)
+
+
+@st.composite
+def of_a_file(draw):
+    """Rows of a file and of its columns, of which some is not known."""
+    path, rows = draw(FILES), draw(st.none() | st.integers(0, 12))
+    file = KEY | {"file_path": path, "row_count": rows, "size_bytes": draw(st.none() | st.just(100))}
+    low = draw(st.integers(0, 40))
+    counts = {"null_count": draw(st.none() | st.integers(0, rows or 0)), "nan_count": None}
+    of_id = KEY | ID | {"file_path": path, "row_count": rows} | counts | {"min": str(low), "max": str(low + 9)}
+    of_x = (
+        KEY | X | {"file_path": path, "row_count": rows} | counts | {"min": "0.0", "max": draw(st.sampled_from("0 1"))}
+    )
+    return file | {"file_content": "DATA"}, [of_id, of_x | {"max": "1.0", "nan_count": draw(st.none() | st.just(0))}]
+
+
+CHANGES = st.one_of(of_a_file(), FILES.map(Target.file), st.just("replace"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=5)
+@given(changes=st.lists(st.tuples(CHANGES, st.sampled_from(CONDITIONS)), min_size=1, max_size=5))
+def test_what_is_cached_is_what_is_stored(app, changes):
+    """After every put and delete, estimates equal those that read everything anew, and have the files of a scan."""
+    part, table = app.parts["planning"], app.catalog.get("lake.s.t")
+    for change, where in changes:
+        if isinstance(change, Target):
+            app.store.delete(table, 1, change)
+        elif change == "replace":
+            put(
+                app,
+                [KEY | {"file_path": "f0", "file_content": "DATA", "row_count": 12}],
+                "stats.files",
+                "replace_snapshot",
+            )
+        else:
+            put(app, [change[0]], "stats.files")
+            put(app, change[1], "stats.file_columns")
+        node = condition_of(where)
+        found = part.estimator.estimate(table, node, None, "current").body
+        assert found == Estimator(part.planner).estimate(table, node, None, "current").body
+        assert found["files"] == part.planner.plan(table, node, None, "current").files.num_rows

@@ -61,10 +61,14 @@ def test_usable_for_agrees_in_sql_arrow_and_for_one_row(connection, labels, scal
     usable = freshness.usable_for_sql("g.label = 'EXACT'", "g", names)
     found = connection.execute(f"SELECT {usable} FROM given g").fetchall()
     assert [value for (value,) in found] == plain
-    whole = [freshness.WHOLE.holds(row) for row in table.to_pylist()]
-    assert freshness.is_whole_arrow(table).to_pylist() == whole
-    found = connection.execute(f"SELECT {freshness.is_whole_sql('g')} FROM given g").fetchall()
-    assert [value for (value,) in found] == whole
+    for condition in (freshness.WHOLE, freshness.COUNTED):
+        holds = [condition.holds(row) for row in table.to_pylist()]
+        assert condition.arrow(table).to_pylist() == holds
+        found = connection.execute(f"SELECT {condition.of('g')} FROM given g").fetchall()
+        assert [value for (value,) in found] == holds
+    if scalar:
+        found = connection.execute(f"SELECT {freshness.prunes_sql('g')} FROM given g").fetchall()
+        assert [value for (value,) in found] == freshness.prunes_arrow(table).to_pylist()
 
 
 @settings(deadline=None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 
 import duckdb
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +26,9 @@ from pyiceberg.utils.datetime import date_to_days, datetime_to_micros, time_to_m
 from store.model.logical_types import parse
 from store.model.predicates import buckets
 from store.model.predicates.buckets import Bucket
+from store.model.predicates.file_counts import COLUMNS, UNKNOWN, ColumnCounts, FileDecisions
+from store.model.predicates.pruning import AnyOf, Column, Comparison
+from store.model.predicates.tree import Op
 from tests.store.model.bounds.forms import text_of
 
 COUNT = 97
@@ -97,11 +102,26 @@ def test_known_vectors_of_the_specification():
         assert buckets.hash_of(text, parse(type)) == hashed & 0x7FFF_FFFF, (text, type)
 
 
+_TYPES = {name: pa.string() for name in ("completeness", "logical_type", "min", "max")} | {
+    "confidence_level": pa.float64(),
+    "ndv": pa.float64(),
+}
+
+
 def kept(partition: str | None, spec_id: int | None, fields: list[Bucket], *values: int | str) -> bool:
     sql = buckets.condition(fields, values, parse("INT"))
     row = "(SELECT ?::VARCHAR AS partition_data_json, ?::INTEGER AS partition_spec_id) f"
     ((found,),) = duckdb.sql(f"SELECT {sql} FROM {row}", params=[partition, spec_id]).fetchall()
     assert found is not None
+    own_buckets = ", ".join(f"coalesce({buckets.bucket_sql(field, 'f')}, {UNKNOWN})" for field in fields)
+    (own,) = duckdb.sql(f"SELECT {own_buckets} FROM {row}", params=[partition, spec_id]).fetchall()
+    column = Column(1, "id", parse("INT"))
+    tree = AnyOf(tuple(Comparison(column, Op.EQ, (value,), False) for value in values))
+    nothing = pa.table({name: pa.nulls(1, _TYPES.get(name, pa.int64())) for name in COLUMNS})
+    counts = ColumnCounts.of(nothing, column.type)
+    partitions = {field: np.array([bucket]) for field, bucket in zip(fields, own, strict=True)}
+    in_memory = FileDecisions(tree, np.array([UNKNOWN]), {1: counts}, partitions, {1: fields})
+    assert in_memory.may[0] == found
     return bool(found)
 
 

@@ -8,15 +8,17 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store.model.logical_types import parse
-from store.model.predicates import pruning
+from store.model.predicates import file_counts, pruning
+from store.model.predicates.file_counts import ColumnCounts, FileDecisions
 from store.model.predicates.float_ranges import ENDLESS, HIGH, LOW, with_ranges
-from store.model.predicates.pruning import Column, facts_sql, of_files
+from store.model.predicates.pruning import Column, facts_sql, of_files, plain
 from store.model.predicates.tree import And, BadLiteral, Leaf, Not, Op, Or
 from store.model.schemas import FLIGHTS
 from tests.store.model.bounds.forms import text_of
@@ -204,11 +206,23 @@ NAMES = (
     "nan_count",
     "min",
     "max",
+    "ndv",
     "completeness",
     "confidence_level",
     "row_groups_sampled",
 )
 SCHEMA = pa.schema([FLIGHTS["stats.file_columns"].schema.field(name) for name in NAMES])
+
+
+def decided_in_memory(node, rows):
+    """The decisions of one file with these rows of `stats.file_columns`."""
+    stored = {row["column_id"]: row for row in rows}
+    counts = {
+        column.id: ColumnCounts.of(pa.Table.from_pylist([stored.get(column.id, {})], SCHEMA), column.type)
+        for column in COLUMNS.values()
+    }
+    of_file = max((row["row_count"] for row in rows), default=file_counts.UNKNOWN)
+    return FileDecisions(plain(node, COLUMNS.__getitem__), np.array([of_file]), counts)
 
 
 @pytest.fixture(scope="module")
@@ -247,6 +261,8 @@ def decide():
                     sql = f"SELECT {condition.in_ranges('s')} FROM (SELECT *{ends} FROM ranged) s WHERE column_id = ?"
                     ((is_in,),) = database.execute(sql, list(certain)).fetchall()
                     assert is_in or (is_in is False and not found[0])
+            arrays = decided_in_memory(node, rows)
+            assert (arrays.may[0], arrays.all[0]) == (found[0], found[2])
             return found
 
         yield decided
@@ -271,6 +287,11 @@ def test_no_file_with_a_matching_row_is_skipped(decide, tree, rows, lacking):
         assert may or True not in truths, f"a row is true to {reader}"
         assert not all_ or all(truths), f"not every row is true to {reader}: {truths}"
     assert may or not all_
+    numbers = decided_in_memory(tree, stored).numbers()
+    for reader in READERS if stored else ():
+        count = [reader.truth(tree, row) for row in rows].count(True)
+        assert numbers.low[0] <= count <= numbers.high[0], f"{count} rows are true to {reader}"
+    assert 0 <= numbers.low[0] <= numbers.guess[0] <= numbers.high[0]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -283,6 +304,8 @@ def test_one_value_is_decided_exactly(decide, leaf, data):
     may, known, all_, _ = decide(leaf, [facts(leaf.column, [value, value])])
     truth = READERS[0].truth(leaf, {leaf.column: value})
     assert may == known == all_ == (truth is True)
+    numbers = decided_in_memory(leaf, [facts(leaf.column, [value, value])]).numbers()
+    assert numbers.low[0] == numbers.high[0] == (2 if truth else 0)
 
 
 @pytest.mark.parametrize(
@@ -371,3 +394,18 @@ def test_a_literal_of_another_type_is_refused(column, literal):
 def test_local_times_are_read_as_people_write_them(decide, text):
     row = facts("moment", [datetime(2026, 1, 31)])
     assert decide(Leaf("moment", Op.EQ, (text,)), [row])[:3] == (True, True, True)
+
+
+def test_counts_by_a_record_of_other_rows_are_not_known():
+    row = facts("int", [1, 2])
+    for rows in (2, 3, file_counts.UNKNOWN):
+        decisions = decided_in_memory(Leaf("int", Op.LT, (3,)), [row])
+        found = FileDecisions(decisions.tree, np.array([rows]), decisions.columns).numbers()
+        assert (found.high[0], found.guess[0] > 0) == (max(rows, 0), rows > 0)
+
+
+@pytest.mark.parametrize(("bound", "guess"), [({}, 25), ({"min": None}, 50), ({"completeness": "PARTIAL"}, 50)])
+def test_a_guess_is_interpolated_or_a_half(bound, guess):
+    row = facts("day", [date(2026, 1, 1)] * 50 + [date(2026, 1, 5)] * 50) | bound
+    decisions = decided_in_memory(Leaf("day", Op.LT, ("2026-01-02",)), [row])
+    assert decisions.numbers().guess[0] == guess
