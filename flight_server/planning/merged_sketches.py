@@ -2,7 +2,8 @@
 
 The union of some sketches has the least of their thetas, and the 4096 least of their hashes below it. So the hashes of
 all files are kept sorted: the union of many files is found near the beginning of that order, the union of few from
-their own hashes.
+their own hashes. Where most files have the same few hashes, a bit for each file and hash takes less memory than these,
+and the union is the bits of the files together.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from store.model.sketches import THETA_K, Estimate, Theta, read_theta, write_the
 
 _FIRST: Final = 4 * THETA_K  # hashes of the sorted order that are looked at first
 _SMALL_SHARE: Final = 1 / 16  # of all hashes: fewer are sorted anew
+_MAX_BITS: Final = 8  # for each hash, of those for each file and distinct hash
 _MAX_THETA: Final = np.uint64((1 << 63) - 1)
 
 
@@ -45,12 +47,23 @@ class MergedSketches:
         order = np.argsort(self._hashes, kind="stable")
         self._ascending = self._hashes[order]
         self._owners: npt.NDArray[np.int32] = np.repeat(np.arange(files, dtype=np.int32), sizes)[order]
+        self._distinct = _runs(self._ascending)
+        self._bits = self._as_bits(files)
+
+    def _as_bits(self, files: int) -> npt.NDArray[np.uint8] | None:
+        """For each file a bit for each distinct hash; None if they would take more memory than the hashes."""
+        if files * len(self._distinct) > _MAX_BITS * len(self._hashes) or not len(self._distinct):
+            self._distinct = self._distinct[:0]
+            return None
+        has: npt.NDArray[np.bool_] = np.zeros((files, len(self._distinct)), np.bool_)
+        has[self._owners, np.searchsorted(self._distinct, self._ascending)] = True
+        return np.packbits(has, axis=1)
 
     @property
     def nbytes(self) -> int:
         """Size in memory."""
-        arrays = (self.known, self._thetas, self._starts, self._hashes, self._ascending, self._owners)
-        return sum(each.nbytes for each in arrays)
+        arrays = (self.known, self._thetas, self._starts, self._hashes, self._ascending, self._owners, self._distinct)
+        return sum(each.nbytes for each in arrays) + (0 if self._bits is None else self._bits.nbytes)
 
     def estimate(self, files: npt.NDArray[np.int64]) -> Estimate:
         """The distinct values of some files, all of them `known`.
@@ -59,7 +72,10 @@ class MergedSketches:
             files: Indexes, ascending.
         """
         theta: np.uint64 = np.min(self._thetas[files], initial=_MAX_THETA)
-        if np.sum(self._starts[files + 1] - self._starts[files]) <= len(self._hashes) * _SMALL_SHARE:
+        if self._bits is not None:
+            found = np.unpackbits(np.bitwise_or.reduce(self._bits[files], axis=0), count=len(self._distinct))
+            hashes = self._distinct[found.astype(np.bool_)]
+        elif np.sum(self._starts[files + 1] - self._starts[files]) <= len(self._hashes) * _SMALL_SHARE:
             hashes = self._of_few(files)
         else:
             hashes = self._of_many(files, theta)

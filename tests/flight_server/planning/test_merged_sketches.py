@@ -18,17 +18,18 @@ def sketch(seed: int, size: int) -> bytes:
     return sketches.theta(values[:size])
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0], ids=["in order", "of few"])
+@pytest.mark.parametrize(("bits", "share"), [(0, 0.0), (0, 1.0), (8, 0.0)], ids=["in order", "of few", "by bits"])
 @given(st.data())
 @settings(max_examples=15, deadline=None)
-def test_estimates_are_those_of_the_union(share: float, data: st.DataObject) -> None:
+def test_estimates_are_those_of_the_union(bits: int, share: float, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.sampled_from([0, 1, 50, 4096, 5000, 60_000]), min_size=2, max_size=6))
     seeds = data.draw(st.lists(st.integers(0, 3), min_size=len(sizes), max_size=len(sizes)))
     stored = {at: sketch(seed, size) for at, (seed, size) in enumerate(zip(seeds, sizes, strict=True))}
     chosen = sorted(data.draw(st.sets(st.sampled_from(sorted(stored)))))
-    merged = MergedSketches(len(sizes), stored)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merged_sketches, "_MAX_BITS", bits)
         patch.setattr(merged_sketches, "_SMALL_SHARE", share)
+        merged = MergedSketches(len(sizes), stored)
         found = merged.estimate(np.array(chosen, np.int64))
     assert found == sketches.estimate(sketches.union([stored[at] for at in chosen]))
 
