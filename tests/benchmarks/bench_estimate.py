@@ -33,7 +33,8 @@ pytestmark = pytest.mark.benchmark
 
 FILES, ROWS = 1_000, 500
 COLUMNS = ["a", "b", "c"]
-TIMES = 2  # less processor time than without the cache
+TIMES = 10  # less processor time than without the cache
+MOST = 5.0  # milliseconds of the processor, warm, in the quickest of the rounds
 ROUNDS = 15
 CONDITIONS = (
     None,
@@ -74,7 +75,7 @@ def test_an_estimate_takes_five_milliseconds(tmp_path: Path) -> None:
     without._facts = LruCache(0)
     print(f"\n{FILES:,} files, {len(COLUMNS)} columns; processor time, median of {ROUNDS}")
     print(f"{'condition':<48}{'files':>7}{'first':>10}{'warm':>10}{'no cache':>10}")
-    least = float("inf")
+    least, slowest = float("inf"), 0.0
     for where in CONDITIONS:
         node = condition_of(where)
 
@@ -86,10 +87,10 @@ def test_an_estimate_takes_five_milliseconds(tmp_path: Path) -> None:
         assert ask(without) == found
         rounds = [(milliseconds(lambda: ask(estimator)), milliseconds(lambda: ask(without))) for _ in range(ROUNDS)]
         warm, cold = (statistics.median(each) for each in zip(*rounds, strict=True))
-        least = min(least, cold / warm)
+        least, slowest = min(least, cold / warm), max(slowest, min(each for each, _ in rounds))
         print(f"{where or 'none':<48}{found['files']:>7}{first:>7.1f} ms{warm:>7.1f} ms{cold:>7.1f} ms")
     tables.close()
-    assert least >= TIMES
+    assert least >= TIMES and slowest <= MOST
 
 
 def put(app: App, flight: str, columns: dict[str, Any]) -> None:
