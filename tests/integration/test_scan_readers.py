@@ -17,6 +17,8 @@ import pyarrow.fs as fs
 import pytest
 
 from flight_server.client.live_rows import LiveRows
+from flight_server.client.scan import Scan
+from flight_server.faces.present.reader_code import NoReader, Reader, Wanted, code
 from flight_server.local.tables import LocalTables
 from tests.integration import random_lakes
 from tests.integration.random_lakes import Lake
@@ -87,6 +89,34 @@ def test_engines_read_them(tables: LocalTables, tmp_path: Path) -> None:
     ]
     with pytest.raises(pa.ArrowInvalid, match="nothing"):
         dataset.to_table(filter=pc.field("nothing") == 1)
+
+
+def pasted(tables: LocalTables, scan: Scan, where: str | None) -> Any:
+    """The rows that code for polars finds in a plan."""
+    (place,) = tables.client.read_table("sys.tables", scan.table, ["location", "metadata_location"]).to_pylist()
+    scope: dict[str, Any] = {}
+    exec(code(scan, Reader.POLARS, Wanted(where, **place)), scope)
+    return scope["rows"].collect() if "rows" in scope else pl.DataFrame({"id": []})  # no file is kept
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("format", DELETES)
+def test_pasted_code_of_polars_applies_deletes(format: str, seed: int, tables: LocalTables, tmp_path: Path) -> None:
+    lake = DELETES[format](random.Random(seed), tmp_path, ROWS)
+    name, truth = tables.add(table_of(lake)), lake.versions[-1]
+    found = pasted(tables, tables.client.scan(name), None).to_arrow().select(truth.column_names)
+    assert sorted_rows(found.cast(truth.schema)) == sorted_rows(truth)
+    for where, expression in WHERES.items():
+        found = pasted(tables, tables.client.scan(name, where=where), where)
+        assert sorted(found["id"].to_list()) == sorted(truth.filter(expression)["id"].to_pylist()), where
+
+
+def test_pasted_code_of_polars_is_refused_for_equality_deletes(tables: LocalTables, tmp_path: Path) -> None:
+    lake = random_lakes.iceberg_deletes(random.Random(2), tmp_path, ROWS, kinds=("equality",))
+    name = tables.add(table_of(lake))
+    with pytest.raises(NoReader, match="neither polars nor pyiceberg applies equality deletes") as refusal:
+        pasted(tables, tables.client.scan(name), None)
+    assert name in str(refusal.value)
 
 
 @pytest.mark.parametrize(("name", "live"), [("table-with-dv-small", list(range(1, 9))), ("with-short-dv", None)])

@@ -60,6 +60,23 @@ class FileGroup:
     values: Mapping[str, tuple[str, Any]]
 
 
+_BY_METADATA: Final = frozenset({"iceberg"})  # formats whose readers are given the metadata file, not the directory
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table for an engine's reader of its format.
+
+    Attributes:
+        place: Its directory, or its metadata file.
+        deletes: The kinds of the delete files that apply to files of the plan.
+    """
+
+    place: str
+    snapshot_id: int
+    deletes: frozenset[str] = frozenset()
+
+
 def code(scan: Scan, reader: Reader, wanted: Wanted) -> str:
     """The code, several lines.
 
@@ -73,10 +90,18 @@ def code(scan: Scan, reader: Reader, wanted: Wanted) -> str:
         groups = _groups(scan)
         body = engine.of_files(groups, wanted) if groups else f"{engine.comment} no file can have such a row"
         return f"{title}\n{body}"
-    place, read = wanted.metadata_location or wanted.location, engine.of_format.get(scan.format)
+    read = engine.of_format.get(scan.format)
+    place = wanted.metadata_location if scan.format in _BY_METADATA else wanted.location
     if place is None or read is None:
         raise NoReader(f"{refused}; {reader.value} has no reader for {scan.format} tables")
-    return f"{title} by statistics; this reader finds its own\n{read(place, scan.snapshot_id, wanted)}"
+    deletes = frozenset(
+        each["file_content"] for deletes in scan.files["delete_files"].to_pylist() for each in deletes or ()
+    )
+    try:
+        body = read(Table(place, scan.snapshot_id, deletes), wanted)
+    except NoReader as error:
+        raise NoReader(f"{refused}; {error}") from None
+    return f"{title} by statistics; this reader finds its own\n{body}"
 
 
 def _groups(scan: Scan) -> list[FileGroup]:
@@ -138,12 +163,12 @@ def _duckdb_files(groups: Sequence[FileGroup], wanted: Wanted) -> str:
     return _duckdb_select("(\n" + "\nUNION ALL BY NAME\n".join(parts) + "\n)", wanted)
 
 
-def _duckdb_iceberg(place: str, snapshot_id: int, wanted: Wanted) -> str:
-    return _duckdb_select(f"iceberg_scan({_string(place)}, snapshot_from_id = {snapshot_id})", wanted)
+def _duckdb_iceberg(table: Table, wanted: Wanted) -> str:
+    return _duckdb_select(f"iceberg_scan({_string(table.place)}, snapshot_from_id = {table.snapshot_id})", wanted)
 
 
-def _duckdb_delta(place: str, snapshot_id: int, wanted: Wanted) -> str:
-    return _duckdb_select(f"delta_scan({_string(place)}, version = {snapshot_id})", wanted)
+def _duckdb_delta(table: Table, wanted: Wanted) -> str:
+    return _duckdb_select(f"delta_scan({_string(table.place)}, version = {table.snapshot_id})", wanted)
 
 
 # Python. Texts are written by `repr`, which Python reads as they were.
@@ -197,12 +222,19 @@ _POLARS_TEXTS: Final = {
 """How polars reads values that a partition has as text."""
 
 
-def _polars_iceberg(place: str, snapshot_id: int, wanted: Wanted) -> str:
-    return f"import polars as pl\n\nrows = pl.scan_iceberg({place!r}, snapshot_id={snapshot_id}){_polars_end(wanted)}"
+def _polars_iceberg(table: Table, wanted: Wanted) -> str:
+    """Code by polars' own reader where nothing is deleted: it stops at files of deletes that name several data files,
+    which pyiceberg, as its other reader, applies."""
+    if "EQUALITY_DELETES" in table.deletes:
+        raise NoReader("neither polars nor pyiceberg applies equality deletes")
+    other = ", reader_override='pyiceberg'" if table.deletes else ""
+    scan = f"pl.scan_iceberg({table.place!r}, snapshot_id={table.snapshot_id}{other})"
+    return f"import polars as pl\n\nrows = {scan}{_polars_end(wanted)}"
 
 
-def _polars_delta(place: str, snapshot_id: int, wanted: Wanted) -> str:
-    return f"import polars as pl\n\nrows = pl.scan_delta({place!r}, version={snapshot_id}){_polars_end(wanted)}"
+def _polars_delta(table: Table, wanted: Wanted) -> str:
+    scan = f"pl.scan_delta({table.place!r}, version={table.snapshot_id})"
+    return f"import polars as pl\n\nrows = {scan}{_polars_end(wanted)}"
 
 
 def _spark_end(wanted: Wanted) -> str:
@@ -227,14 +259,14 @@ def _spark_files(groups: Sequence[FileGroup], wanted: Wanted) -> str:
     return f"{head}\nframes = [{''.join(frames)}\n]\nrows = {union}{_spark_end(wanted)}"
 
 
-def _spark_iceberg(place: str, snapshot_id: int, wanted: Wanted) -> str:
-    reading = f"spark.read.format('iceberg').option('snapshot-id', {snapshot_id})"
-    return f"rows = {reading}.load({place!r}){_spark_end(wanted)}"
+def _spark_iceberg(table: Table, wanted: Wanted) -> str:
+    reading = f"spark.read.format('iceberg').option('snapshot-id', {table.snapshot_id})"
+    return f"rows = {reading}.load({table.place!r}){_spark_end(wanted)}"
 
 
-def _spark_delta(place: str, snapshot_id: int, wanted: Wanted) -> str:
-    reading = f"spark.read.format('delta').option('versionAsOf', {snapshot_id})"
-    return f"rows = {reading}.load({place!r}){_spark_end(wanted)}"
+def _spark_delta(table: Table, wanted: Wanted) -> str:
+    reading = f"spark.read.format('delta').option('versionAsOf', {table.snapshot_id})"
+    return f"rows = {reading}.load({table.place!r}){_spark_end(wanted)}"
 
 
 @dataclass(frozen=True)
@@ -243,12 +275,12 @@ class _Engine:
 
     Attributes:
         of_files: Code that reads groups of Parquet files.
-        of_format: Name of a format → code that reads a table of it, by its place, at a snapshot.
+        of_format: Name of a format → code that reads a table of it, at its snapshot.
     """
 
     comment: str
     of_files: Callable[[Sequence[FileGroup], Wanted], str]
-    of_format: Mapping[str, Callable[[str, int, Wanted], str]]
+    of_format: Mapping[str, Callable[[Table, Wanted], str]]
 
 
 _ENGINES: Final[Mapping[Reader, _Engine]] = {

@@ -102,7 +102,7 @@ def test_tables_whose_columns_have_ids_are_left_to_their_own_reader(tmp_path):
         },
     )
     with scanned(tmp_path / "t", "id = 1") as scan:
-        wanted = Wanted("id = 1", location="/lake/t")
+        wanted = Wanted("id = 1", location="/lake/t", metadata_location="/lake/t/_delta_log/0.json")
         assert scan.refusal() is not None
         assert "delta_scan('/lake/t', version = 0)" in code(scan, Reader.DUCKDB, wanted)
         assert "pl.scan_delta('/lake/t', version=0)" in code(scan, Reader.POLARS, wanted)
