@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any, Final
@@ -56,6 +57,48 @@ _NEEDED: Final = ["file_path", "file_format", "row_count", "partition_data_json"
 
 class _OtherNames(ValueError):
     """Names of columns do not tell which columns of files are the table's."""
+
+
+@dataclass(frozen=True)
+class _ParquetFiles:
+    """Files that are read by the names of their columns.
+
+    Attributes:
+        paths: Paths on the file system.
+        fragments: The files.
+        schema: The columns that are read.
+        known: For each file, column → its value in all rows.
+    """
+
+    filesystem: fs.FileSystem
+    paths: Sequence[str]
+    fragments: Sequence[ds.ParquetFileFragment]
+    schema: pa.Schema
+    known: Sequence[Mapping[str, Any]]
+
+    def dataset(self) -> ds.FileSystemDataset:
+        """The files as a dataset."""
+        file_format = ds.ParquetFileFormat()
+        fragments = [
+            fragment
+            if not values
+            else file_format.make_fragment(path, self.filesystem, _guarantee(values, self.schema))
+            for fragment, path, values in zip(self.fragments, self.paths, self.known, strict=True)
+        ]
+        return ds.FileSystemDataset(fragments, self.schema, file_format, self.filesystem)
+
+    def polars(self) -> pl.LazyFrame | None:
+        """The files as a frame that polars reads by itself; None if it does not read them as pyarrow does."""
+        from flight_server.client import polars_frame
+
+        if not isinstance(self.filesystem, fs.LocalFileSystem) or len(self.paths) > polars_frame.MOST_FILES:
+            return None
+        known = [
+            {name: _scalar_or_null(value, self.schema.field(name).type) for name, value in values.items()}
+            for values in self.known
+        ]
+        files = map(polars_frame.File, self.paths, _physical(self.fragments), known)
+        return polars_frame.frame_of(list(files), self.schema)
 
 
 class Scan:
@@ -131,6 +174,11 @@ class Scan:
         Raises:
             ValueError: No library reads the rows; the message says why.
         """
+        opened = self._opened(filesystem)
+        return opened.dataset() if isinstance(opened, _ParquetFiles) else opened
+
+    def _opened(self, filesystem: fs.FileSystem | None) -> _ParquetFiles | ds.FileSystemDataset:
+        """The files by the names of their columns, or else the rows that a library finds in them."""
         rows = self._rows()
         if refused := self._other_format(rows):
             raise ValueError(refused)
@@ -141,7 +189,7 @@ class Scan:
         except _OtherNames as error:
             return self._live_rows(rows, filesystem, str(error))
 
-    def _as_parquet(self, rows: Sequence[Mapping[str, Any]], filesystem: fs.FileSystem | None) -> ds.FileSystemDataset:
+    def _as_parquet(self, rows: Sequence[Mapping[str, Any]], filesystem: fs.FileSystem | None) -> _ParquetFiles:
         """The files by the names of their columns, without regard to deletes.
 
         Raises:
@@ -157,11 +205,7 @@ class Scan:
             known = self._known_by_id([row["file_path"] for row in rows], schemas)
         else:
             known = [_partition(row["partition_data_json"], schema) for row in rows]
-        fragments = [
-            fragment if not values else file_format.make_fragment(path, opened, _guarantee(values, schema))
-            for fragment, path, values in zip(fragments, paths, known, strict=True)
-        ]
-        return ds.FileSystemDataset(fragments, schema, file_format, opened)
+        return _ParquetFiles(opened, paths, fragments, schema, known)
 
     def _live_rows(
         self, rows: Sequence[Mapping[str, Any]], filesystem: fs.FileSystem | None, refused: str
@@ -186,7 +230,7 @@ class Scan:
             frozenset(row["file_path"] for row in rows if row["delete_files"]),
             {name: place.get(name) for name in ("location", "metadata_location")},
             filesystem,
-            lambda: self._as_parquet(rows, filesystem),
+            lambda: self._as_parquet(rows, filesystem).dataset(),
         )
         try:
             return LiveRows(self._table, reader_of(self.format, kept))
@@ -196,6 +240,9 @@ class Scan:
     def polars(self, filesystem: fs.FileSystem | None = None) -> pl.LazyFrame:
         """The files as a polars frame; filter it by the condition of the scan.
 
+        Local files of plain Parquet are read by polars itself; others as those of `dataset`, from which polars reads
+        all rows that the conditions leave that pyarrow knows.
+
         Args:
             filesystem: See `dataset`.
 
@@ -204,7 +251,13 @@ class Scan:
         """
         import polars as pl
 
-        return pl.scan_pyarrow_dataset(self.dataset(filesystem))
+        opened = self._opened(filesystem)
+        if isinstance(opened, _ParquetFiles):
+            frame = opened.polars()
+            if frame is not None:
+                return frame
+            opened = opened.dataset()
+        return pl.scan_pyarrow_dataset(opened)
 
     def _rows(self) -> list[dict[str, Any]]:
         return self.files.select(_NEEDED).to_pylist()
@@ -353,6 +406,10 @@ def _guarantee(values: Mapping[str, Any], schema: pa.Schema) -> pc.Expression:
         column = pc.field(name)
         terms.append(column.is_null() if value is None else column == _scalar(value, schema.field(name).type))
     return reduce(and_, terms)
+
+
+def _scalar_or_null(value: Any, type: pa.DataType) -> pa.Scalar:
+    return pa.scalar(None, type) if value is None else _scalar(value, type)
 
 
 def _scalar(value: Any, type: pa.DataType) -> pa.Scalar:

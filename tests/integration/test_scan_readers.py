@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,31 @@ def test_engines_read_them(tables: LocalTables, tmp_path: Path) -> None:
     ]
     with pytest.raises(pa.ArrowInvalid, match="nothing"):
         dataset.to_table(filter=pc.field("nothing") == 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("make", [random_lakes.parquet, random_lakes.delta, random_lakes.iceberg])
+def test_polars_reads_whole_tables_as_pyarrow_does(
+    make: Callable[..., Lake], seed: int, tables: LocalTables, tmp_path: Path
+) -> None:
+    lake = make(random.Random(seed), tmp_path, ROWS)
+    place = f"{lake.uri}/{lake.name[1]}" if lake.format != "iceberg" else str(next(tmp_path.rglob("metadata")).parent)
+    name = tables.add(place)
+    schema = tables.client.scan(name).dataset().schema
+    columns = [field.name for field in schema if "." not in field.name and not is_beyond_python(field, lake.format)]
+    scan = tables.client.scan(name, columns=columns)
+    truth = scan.dataset().to_table()
+    assert truth.num_rows == lake.versions[-1].num_rows
+    frame = pl.from_arrow(truth)
+    assert isinstance(frame, pl.DataFrame)
+    found = scan.polars().collect()
+    assert found.schema == frame.schema and sorted_rows(found.to_arrow()) == sorted_rows(frame.to_arrow())
+
+
+def is_beyond_python(field: pa.Field, format: str) -> bool:
+    """True if polars has no such type, or the lake has values in it that are too great for an INT or for Python."""
+    is_far = format == "parquet" and "timestamp" in str(field.type)
+    return bool(pa.types.is_decimal256(field.type) or field.name == "uint64" or is_far)
 
 
 def pasted(tables: LocalTables, scan: Scan, where: str | None) -> Any:

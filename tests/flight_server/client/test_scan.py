@@ -7,13 +7,14 @@ from dataclasses import asdict, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 import pytest
 
-from flight_server.client import StatsClient
+from flight_server.client import StatsClient, polars_frame
 from flight_server.planning.scan_plan import METADATA, TABLE
 from flight_server.planning.scan_query import SCHEMA
 from store.model.format_facts import OF_PUTS, UNKNOWN
@@ -100,8 +101,6 @@ def test_partition_values_become_columns(scanned):
     expected = [{"id": 1, "name": "a", "region": "eu"}, {"id": 1, "name": "b", "region": None}]
     assert dataset.to_table(filter=pc.field("id") == 1).to_pylist() == expected
     assert dataset.to_table(filter=pc.field("region").is_null())["name"].to_pylist() == ["b", None]
-    import polars as pl
-
     assert scan.polars().filter(pl.col("id") == 1).collect().to_dicts() == expected
 
 
@@ -128,6 +127,73 @@ def test_files_need_not_have_every_column_nor_its_type(scanned):
     wide = pa.table({"id": [2**40], "name": ["b"], "gone": [1]})
     found = scanned(({}, narrow), ({}, wide), columns=COLUMNS[:2]).dataset().to_table()
     assert found.to_pylist() == [{"id": 1, "name": None}, {"id": 2**40, "name": "b"}]
+
+
+def is_native(frame):
+    """True if polars reads the files by itself."""
+    return "Parquet SCAN" in frame.explain()
+
+
+@pytest.mark.parametrize(
+    ("tables", "more", "native"),
+    [
+        ([{"v": pa.array([1, None], pa.int32())}, {"v": pa.array([2**40], pa.int64())}, {}], "INT", True),
+        ([{"v": pa.array([200], pa.uint8())}], "INT", True),
+        ([{"v": pa.array([0.1, None], pa.float32())}, {"v": [0.1]}], "DOUBLE", True),
+        ([{"v": pa.array(["a", "é"], pa.large_string())}, {"v": ["a"]}], "STRING", True),
+        ([{"v": [b"a"]}], "BINARY", True),
+        ([{"v": [Decimal("1.50")]}], "DECIMAL(3,2)", True),
+        ([{"v": pa.array([datetime(2026, 1, 1, tzinfo=UTC)], pa.timestamp("ms", "UTC"))}], "TIMESTAMPTZ", True),
+        ([{"v": [{"x": 1, "y": ["a"]}]}], "STRUCT", True),
+        ([{"v": [date(2026, 1, 1)]}], "DATE", True),
+        ([{"v": pa.array(["a", "b", "a"]).dictionary_encode()}, {"v": ["c"]}], "STRING", False),
+        ([{"v": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}], "MAP", False),
+        ([{"v": pa.array([2**40], pa.uint64())}], "INT", False),
+    ],
+)
+def test_polars_reads_files_as_pyarrow_does(scanned, tables, more, native):
+    files = []
+    for at, columns in enumerate(tables):
+        table = pa.table(columns or {"other": [1, 2]})
+        files.append(
+            ({"partition_data_json": f'{{"region": "r{at}"}}'}, table.append_column("it's", [["x"] * len(table)]))
+        )
+    scan = scanned(*files, columns=[(1, "v", more), (2, "region", "STRING"), (3, "it's", "STRING")])
+    frame = scan.polars()
+    assert is_native(frame) is native
+    assert frame.collect().to_dicts() == pl.from_arrow(scan.dataset().to_table()).to_dicts()
+    assert frame.filter(pl.col("region") == "r0").select("v").collect().height == len(files[0][1])
+
+
+def test_polars_does_not_look_for_patterns_nor_partitions_in_paths(scanned, tmp_path):
+    place = tmp_path / "region=zz"
+    place.mkdir()
+    paths = [place / name for name in ("a[1]*.parquet", "a1x.parquet")]
+    for at, path in enumerate(paths):
+        pq.write_table(rows_of(f"n{at}"), path)
+    scan = scanned(({"file_path": str(paths[0])}, None))
+    assert is_native(scan.polars())
+    expected = [{"id": 1, "name": "n0", "region": None}, {"id": 2, "name": None, "region": None}]
+    assert scan.polars().collect().to_dicts() == expected
+
+
+def test_old_timestamps_are_left_to_pyarrow(scanned, tmp_path):
+    """Of INT96 polars makes the unit that the writer noted, pyarrow nanoseconds."""
+    moments = pa.table({"id": [1], "at": pa.array([datetime(2026, 1, 1)], pa.timestamp("ms"))})
+    pq.write_table(moments, tmp_path / "int96.parquet", use_deprecated_int96_timestamps=True)
+    scan = scanned(({"file_path": str(tmp_path / "int96.parquet")}, None), columns=[COLUMNS[0], (2, "at", "TIMESTAMP")])
+    frame = scan.polars()
+    assert not is_native(frame)
+    assert frame.collect().to_dicts() == [{"id": 1, "at": datetime(2026, 1, 1)}]
+
+
+@pytest.mark.parametrize("most", ["MOST_FILES", "MOST_GROUPS"])
+def test_many_files_are_a_dataset_to_polars(scanned, monkeypatch, most):
+    files = [({"partition_data_json": f'{{"region": "r{at}"}}'}, rows_of("a")) for at in range(3)]
+    scan = scanned(*files)
+    assert is_native(scan.polars())
+    monkeypatch.setattr(polars_frame, most, 2)
+    assert not is_native(scan.polars()) and scan.polars().collect().height == 6
 
 
 def test_no_file_is_a_dataset_without_rows(scanned):
