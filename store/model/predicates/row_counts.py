@@ -1,7 +1,7 @@
 """Numbers of rows for which a condition is true, in each of many files: the least, the greatest and a guess.
 
-The numbers of single comparisons come from counts and bounds (`pruning.of_files`, `counted`). They are combined by the
-bounds of Fréchet: of two sets among n rows, at least their sizes' sum less n, and at most the smaller size, are in
+The numbers of single comparisons come from counts and bounds (`file_counts`). They are combined by the bounds of
+Fréchet: of two sets among n rows, at least their sizes' sum less n, and at most the smaller size, are in
 both; at least the larger size, and at most the sum, in one of them. Comparisons of one column are true for its values
 only, so n is the number of these. The guess takes the parts for independent of each other.
 """
