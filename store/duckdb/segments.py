@@ -282,8 +282,8 @@ class Segments:
             ends=ends,
         )
         execute(connection, f"INSERT INTO segment_ends SELECT segment, row_number, {to_pos} FROM {{ends}}", ends=ends)
-        changed = ", ".join(map(str, np.unique(numbers >> _ROWS_BITS).tolist()))
-        connection.execute(f"UPDATE segments SET has_ends = true WHERE segment IN ({changed})")
+        changed = np.unique(numbers >> _ROWS_BITS).tolist()
+        connection.execute(f"UPDATE segments SET has_ends = true WHERE segment IN ({_listed(changed)})")
 
     @staticmethod
     def row_ids(segment: int, rows: Ids) -> Ids:
@@ -343,32 +343,43 @@ class Segments:
                 "SELECT pos FROM file_snapshots WHERE table_key = ? AND family = ? ORDER BY pos", [key, family]
             ).fetchall()
             listed = np.array([pos for (pos,) in found], np.int64)
-            changed += sum(self._tidy(connection, each, listed) for each in segments)
+            changed += self._tidy(connection, segments, listed)
         return changed
 
-    def _tidy(self, connection: Connection, segment: Segment, listed: Ids) -> bool:
-        begins, ends = self._spans(connection, segment)
-        first = np.searchsorted(listed, begins)
-        is_listed = (first < len(listed)) & (first < np.searchsorted(listed, ends))
-        if not is_listed.any():
-            self.remove(connection, [segment.segment])
-            return True
-        newest = int(listed[-1])
-        new = np.where(is_listed, np.where(ends > newest, OPEN_END, ends), _DEAD)
-        if (new == ends).all():
-            return False
-        if len(new) == 1 and segment.row_count != 1:  # all rows have the same span
-            connection.execute("UPDATE segments SET to_pos = ? WHERE segment = ?", [int(new[0]), segment.segment])
-            return True
-        connection.execute("DELETE FROM segment_ends WHERE segment = ?", [segment.segment])
-        usual = OPEN_END if (new == OPEN_END).any() else int(new.max())
-        connection.execute(
-            "UPDATE segments SET to_pos = ?, has_ends = false WHERE segment = ?", [usual, segment.segment]
-        )
-        for end in np.unique(new[new != usual]).tolist():
-            rows = np.flatnonzero(new == end)
-            self.end(connection, self.row_ids(segment.segment, rows), end)
-        return True
+    def _tidy(self, connection: Connection, segments: Sequence[Segment], listed: Ids) -> int:
+        """`tidy` for one table, by statements whose number is not that of the segments."""
+        dead: list[int] = []
+        parted: list[int] = []  # segments with rows of different ends
+        usual_ends: dict[int, list[int]] = {}  # end → segments
+        other_ends: dict[int, list[Ids]] = {}  # end → ids of rows
+        for segment in segments:
+            begins, ends = self._spans(connection, segment)
+            first = np.searchsorted(listed, begins)
+            is_listed = (first < len(listed)) & (first < np.searchsorted(listed, ends))
+            if not is_listed.any():
+                dead.append(segment.segment)
+                continue
+            new = np.where(is_listed, np.where(ends > listed[-1], OPEN_END, ends), _DEAD)
+            if (new == ends).all():
+                continue
+            usual = OPEN_END if (new == OPEN_END).any() else int(new.max())
+            usual_ends.setdefault(usual, []).append(segment.segment)
+            if len(new) == 1 and segment.row_count != 1:  # all rows have the same span
+                continue
+            parted.append(segment.segment)
+            for end in np.unique(new[new != usual]).tolist():
+                rids = self.row_ids(segment.segment, np.flatnonzero(new == end))
+                other_ends.setdefault(end, []).append(rids)
+        if dead:
+            self.remove(connection, dead)
+        if parted:
+            connection.execute(f"DELETE FROM segment_ends WHERE segment IN ({_listed(parted)})")
+            connection.execute(f"UPDATE segments SET has_ends = false WHERE segment IN ({_listed(parted)})")
+        for end, numbers in usual_ends.items():
+            connection.execute(f"UPDATE segments SET to_pos = {end} WHERE segment IN ({_listed(numbers)})")
+        for end, rids_of in other_ends.items():
+            self.end(connection, np.concatenate(rids_of), end)
+        return len(dead) + sum(map(len, usual_ends.values()))
 
     def _spans(self, connection: Connection, segment: Segment) -> tuple[Ids, Ids]:
         """Begins and ends of the rows of a segment, in their order; one of each if they are all the same."""
@@ -380,9 +391,8 @@ class Segments:
 
     def remove(self, connection: Connection, numbers: Sequence[int]) -> None:
         """Removes segments from their tables; their files stay until nobody reads them."""
-        among = ", ".join(str(int(number)) for number in numbers)
-        connection.execute(f"DELETE FROM segments WHERE segment IN ({among})")
-        connection.execute(f"DELETE FROM segment_ends WHERE segment IN ({among})")
+        connection.execute(f"DELETE FROM segments WHERE segment IN ({_listed(numbers)})")
+        connection.execute(f"DELETE FROM segment_ends WHERE segment IN ({_listed(numbers)})")
 
 
 def of_file(connection: Connection, path: Path) -> Segments:
@@ -456,3 +466,8 @@ def _columns(family: str) -> list[str]:
     """The columns of a family's table, in their order."""
     own = [f'"{name}"' for name in stored_columns(family)]
     return ["table_key", "from_pos", "to_pos", *own, "generation", "created_at"]
+
+
+def _listed(numbers: Collection[int]) -> str:
+    """SQL of the members of an IN list."""
+    return ", ".join(str(int(number)) for number in numbers)

@@ -126,3 +126,28 @@ def test_commit_of_many_files_is_as_few_statements_as_of_one(files):
     ]
     assert found == expected
     database.close()
+
+
+@pytest.mark.parametrize(("listed", "end"), [([0], OPEN_END), ([], None)])
+def test_listings_that_are_deleted_change_many_segments_by_few_statements(listed, end):
+    written = [Written(f"{number:032x}.parquet", "0" * 64, 9, 7) for number in range(300)]
+    database = empty_database()
+    segments = database.segments
+    segments.expect(1)
+
+    def change(connection: Any) -> tuple[int, int]:
+        segments.add(connection, 1, "stats.files", written, (0, 5), 3, 5)
+        for pos in listed:
+            connection.execute(
+                "INSERT INTO file_snapshots (table_key, family, snapshot_id, pos) VALUES (1, 'stats.files', 9, ?)",
+                [pos],
+            )
+        counting = Counting(connection)
+        return segments.tidy(counting, "stats.files", [1]), counting.count
+
+    changed, count = database.write(change)
+    assert changed == len(written)
+    assert count <= 5
+    with database.reading() as cursor:
+        assert {segment.to_pos for segment in segments.find(cursor)} == ({end} if end else set())
+    database.close()
