@@ -244,7 +244,7 @@ class Capabilities:
 
 
 class SegmentPlace(NamedTuple):
-    """The directory of a server's segments, and the name by which the server's database owns it."""
+    """The directory or bucket (a URL) of a server's segments, and the name by which the server's database owns it."""
 
     directory: str
     owner: str

@@ -273,6 +273,7 @@ class SegmentListing(StagedListing):
         files = staged.rows[file].unique()
         parts = [part.filter(pc.is_in(part[file], files)) for part in self._small]
         for each in self._files:
+            self._segments.files.check(each.name, each.digest)
             path = self._segments.files.path(each.name)
             parts.append(pq.read_table(path, filters=pc.field(file).isin(files.to_pylist()), partitioning=None))
         schema = pa.schema([("table_key", pa.int64()), ("rid", pa.int64()), *staged.columns.items()])

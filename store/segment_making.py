@@ -1,13 +1,13 @@
 """Segments made by whoever captures: rows of files are checked, sorted and written by the capture's own process.
 
-A maker has a directory in common with the server, which takes a file over by its name and digest. Its rows are as those
-of a put: the same checks have been made of them, and no two of its files have a row about the same target.
+A maker has a directory or bucket in common with the server, which takes a file over by its name and digest. Its rows
+are as those of a put: the same checks have been made of them, and no two of its files have a row about the same target.
 """
 
 from __future__ import annotations
 
 import functools
-from pathlib import Path
+import logging
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -15,14 +15,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from store.duckdb.layout import stored_columns
+from store.duckdb.segment_buckets import files_at
 from store.duckdb.segment_files import DERIVED, SegmentError, SegmentFiles, Written
 from store.history import validation
 from store.history.target_bits import TargetBits
 from store.model import target_ids
+from store.model.errors import InvalidArgument
 from store.model.names import join_name
 from store.model.puts import FAMILY_OF, IDENTITY, Put, PutMode, once
 from store.model.schemas import FLIGHTS
 from store.segment_listings import in_order
+
+log = logging.getLogger("statflight.store")
 
 _PLACE: Final = ("table_catalog", "table_schema", "table_name", "table_id")
 
@@ -48,13 +52,18 @@ class SegmentMaker:
         self._targets = {family: TargetBits(family, numbers[IDENTITY[family][0]]) for family in FAMILY_OF.values()}
 
     @staticmethod
-    def open(directory: Path, owner: str) -> SegmentMaker | None:
-        """A maker of segments in a server's directory; None if this process does not reach it.
+    def open(location: str, owner: str) -> SegmentMaker | None:
+        """A maker of segments at a server's place for them; None if this process does not reach it.
 
         Args:
+            location: A directory, or the URL of a bucket.
             owner: The name by which the server's database owns it.
         """
-        files = SegmentFiles(directory)
+        try:
+            files = files_at(location, copies=None)
+        except InvalidArgument as error:  # a library is missing here
+            log.info("%s", error)
+            return None
         return SegmentMaker(files) if files.is_shared_with(owner) else None
 
     def make(self, flight: str, rows: pa.Table, *, checked: bool) -> Made:

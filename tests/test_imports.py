@@ -51,12 +51,13 @@ READING = {"connectors", "flight_rows", "spi"}
 ROOMS = {
     "store": {
         "model": set(),
-        "duckdb": {"model"},
+        "places": {"model"},
+        "duckdb": {"model", "places"},
         "history": {"model", "duckdb"},
         "catalog": HISTORY,
         "queue": {"model", "duckdb"},
         "role": {"model", "duckdb"},
-        "replication": {"model", "duckdb", "role"},
+        "replication": {"model", "duckdb", "places", "role"},
         "postgres": HISTORY | {"catalog", "role", "stats_store"},
         "plugins": {"model"},
         "stores": {"model", "plugins"},

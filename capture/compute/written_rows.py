@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -64,7 +63,7 @@ def _maker(writing: Writing) -> SegmentMaker | None:
         from store.segment_making import SegmentMaker
     except ImportError:  # executors need no more libraries than those that compute
         return None
-    return SegmentMaker.open(Path(writing.place.directory), writing.place.owner)
+    return SegmentMaker.open(writing.place.directory, writing.place.owner)
 
 
 def _written(tasks: Sequence[Numbered], work: Work, rows: _FileRows) -> Iterator[Answer]:

@@ -144,7 +144,7 @@ class App:
         if self.role.successor is not None:
             self.jobs.give_back(lost=True)
             self.role = self.role.successor
-            self.database.name_segments(self.database.segments.files.directory)
+            self.database.name_segments(self.settings.segments)
             self.start()
             self.role.listening(address)
 

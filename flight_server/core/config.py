@@ -20,6 +20,7 @@ from flight_server.core.setting_readers import (
     as_auto_analyze,
     as_flight_addresses,
     as_path,
+    as_path_or_url,
     as_patterns,
     as_receivers,
     as_seconds,
@@ -68,7 +69,8 @@ class Settings:
         store_lag_ms: Within how many milliseconds a write of another server of the store is read here.
         store_uri: Path or address of a store of another package.
         db: The DuckDB file.
-        segments: Directory of the rows of files of large tables; None means beside the database, `<db>.segments`.
+        segments: Directory or bucket (`s3://`, `gs://`, `abfss://`) of the rows of files of large tables; None means
+            beside the database, `<db>.segments`.
         segment_cells: Rows of files of a listing (files × columns) above which they lie there, outside of the database.
         host: Address to listen on.
         port: Port to listen on; 0 picks a free one.
@@ -133,7 +135,7 @@ class Settings:
     store_lag_ms: Annotated[int, as_whole(1, 3_600_000)] = 1000
     store_uri: Annotated[str | None, as_text] = field(default=None, repr=False)
     db: Annotated[Path, as_path] = Path("statflight.duckdb")
-    segments: Annotated[Path | None, as_path] = None
+    segments: Annotated[str | None, as_path_or_url] = None
     segment_cells: Annotated[int, as_whole(0)] = 1_000_000
     host: Annotated[str, as_text] = "127.0.0.1"
     port: Annotated[int, as_whole(0, 65_535)] = DEFAULT_PORT

@@ -45,6 +45,12 @@ def as_path(value: Any) -> Path:
     return value.expanduser() if isinstance(value, Path) else Path(as_text(value)).expanduser()
 
 
+def as_path_or_url(value: Any) -> str:
+    """Reads a path, with `~` for the home directory, or the URL of a bucket."""
+    text = str(value) if isinstance(value, Path) else as_text(value)
+    return text if "://" in text else str(Path(text).expanduser())
+
+
 def as_truth(value: Any) -> bool:
     """A boolean, or a word for one."""
     if isinstance(value, bool):

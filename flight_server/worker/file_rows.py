@@ -10,7 +10,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -236,7 +235,7 @@ class FileRows:
         if place is None:
             return None
         if snapshot_id not in self._makers:
-            self._makers[snapshot_id] = SegmentMaker.open(Path(place.directory), place.owner)
+            self._makers[snapshot_id] = SegmentMaker.open(place.directory, place.owner)
         if self._makers[snapshot_id] is None:
             self.least_rows = None  # nor for what comes
         return self._makers[snapshot_id]

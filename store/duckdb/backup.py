@@ -21,7 +21,7 @@ from store.model.errors import InvalidArgument
 log = logging.getLogger("statflight.server")
 
 SEGMENTS_SETTING: Final = "segments"
-"""In the table `settings`: the directory of the segments, if they do not lie beside the database."""
+"""In the table `settings`: the directory or bucket of the segments, if they do not lie beside the database."""
 
 REPLICA_SETTING: Final = "replica"  # in the table `settings`: of which replica the file is, and its last lease
 

@@ -30,6 +30,7 @@ from store.duckdb.database_files import CHECKPOINT_BYTES, DatabaseFiles
 from store.duckdb.file_lock import FileLock
 from store.duckdb.layout import Connection, insert_rows
 from store.duckdb.opening import MEMORY, connect, take_lock
+from store.duckdb.segment_buckets import carry, files_at
 from store.duckdb.segment_files import SegmentFiles
 from store.duckdb.segments import Segments
 from store.duckdb.table_versions import TableVersions
@@ -186,38 +187,45 @@ class Database:
                         self._writer.interrupt()
         return future.result()
 
-    def name_segments(self, directory: Path | None) -> None:
-        """Sets the directory of the segments, which the file notes.
+    def name_segments(self, location: Path | str | None) -> None:
+        """Sets where the segments are kept, which the file notes. Those that are elsewhere are copied to it.
 
         Args:
-            directory: The directory; None for a database in memory.
+            location: A directory, or the URL of a bucket; None stands for the directory beside the database.
 
         Raises:
             InvalidArgument: It cannot be written, or has the segments of another database.
+            UpstreamError: The bucket is out of reach.
         """
-        if directory is None or self.path == MEMORY:
+        if self.path == MEMORY:
             return
-        directory = directory.absolute()
-        self._claim(directory)
-        self.write(lambda connection: segments.name_directory(connection, Path(self.path), directory))
-        self.segments.files.directory = directory
+        path = Path(self.path)
+        files = files_at(segments.beside(path) if location is None else location, segments.beside(path))
+        self._claim(files)
+        with self.reading() as cursor:
+            used = segments.used(cursor)
+        if used and files.location != self.segments.files.location:
+            count = carry(self.segments.files, files, used)
+            log.info("%d of %d segments were copied to %s", count, len(used), files.location)
+        self.write(lambda connection: segments.name_location(connection, path, files.location))
+        self.segments.use(files)
 
-    def shared_segments(self) -> tuple[Path, str]:
-        """The directory of the segments, for other processes that write into it, and the name by which it is this
-        database's, which the directory has too.
+    def shared_segments(self) -> tuple[str, str]:
+        """The place of the segments, a directory or the URL of a bucket, for other processes that write into it, and
+        the name by which it is this database's, which the place has too.
 
         Raises:
             InvalidArgument: It cannot be written, or has the segments of another database.
+            UpstreamError: The bucket is out of reach.
         """
-        directory = self.segments.files.directory
-        assert directory is not None
-        return directory.absolute(), self._claim(directory)
+        files = self.segments.files
+        return files.location, self._claim(files)
 
-    def _claim(self, directory: Path) -> str:
-        """Makes a directory this database's own; returns the name by which it is."""
+    def _claim(self, files: SegmentFiles) -> str:
+        """Makes a place this database's own; returns the name by which it is."""
         owner = self.write(segments.owner)
-        SegmentFiles(directory).prepare()
-        SegmentFiles(directory).claim(owner)
+        files.prepare()
+        files.claim(owner)
         return owner
 
     def touch(self, *table_keys: int) -> None:

@@ -1,4 +1,4 @@
-"""The files of segments: immutable Parquet files in a directory of one database.
+"""The files of segments: immutable Parquet files in a directory of one database (`segment_buckets`: in a bucket).
 
 A file is written under its own name, synced, and belongs to nothing until a row of `segments` names it. It is compared
 with its digest when this process reads it for the first time, and again when its size or times changed.
@@ -14,7 +14,7 @@ import re
 import stat
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -35,7 +35,9 @@ VERSION: Final = 1
 GRACE_SECONDS: Final = 900.0
 """How long a file that no row names stays while a server runs: longer than most reads."""
 
-_MARK: Final = "owner"
+MARK: Final = "owner"
+"""Name of the object that says whose a directory or bucket is."""
+
 _NAME: Final = re.compile(rf"[0-9a-f]{{32}}{re.escape(SUFFIX)}")
 _VERSION_KEY: Final = b"statflight.segment"
 _LEAST_GROUP_ROWS: Final = 1024
@@ -99,6 +101,17 @@ class SegmentFiles:
         self._writers: dict[object, float] = {}  # captures whose files are not known yet → since when
         self._known: dict[str, tuple[_Signature, str, frozenset[str]]] = {}
 
+    @property
+    def location(self) -> str:
+        """Where the files are kept: an absolute path, or the URL of a bucket."""
+        assert self.directory is not None
+        return str(self.directory.absolute())
+
+    def continue_from(self, other: SegmentFiles) -> None:
+        """Takes over what another place of the same database knew of files that commits do not refer to yet."""
+        self.being_written, self._writers = other.being_written, other._writers
+        self.is_shipped, self.to_ship = other.is_shipped, other.to_ship
+
     def path(self, name: str) -> Path:
         """The path of a file."""
         assert self.directory is not None
@@ -123,9 +136,9 @@ class SegmentFiles:
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise _unusable(self.directory, error.strerror or "it cannot be made") from None
+            raise unusable(self.location, error.strerror or "it cannot be made") from None
         if not os.access(self.directory, os.W_OK | os.X_OK):
-            raise _unusable(self.directory, "it cannot be written")
+            raise unusable(self.location, "it cannot be written")
 
     def claim(self, owner: str) -> None:
         """Makes the directory that of one database, which alone deletes files in it.
@@ -137,23 +150,23 @@ class SegmentFiles:
             InvalidArgument: It is another's.
         """
         assert self.directory is not None
-        mark = self.directory / _MARK
+        mark = self.directory / MARK
         try:
             with contextlib.suppress(FileExistsError), mark.open("x") as file:
                 mark.chmod(0o600)
                 file.write(owner)
             found = mark.read_text()
         except OSError as error:
-            raise _unusable(self.directory, error.strerror or "it cannot be written") from None
+            raise unusable(self.location, error.strerror or "it cannot be written") from None
         if found != owner:
-            raise _unusable(self.directory, "it has the segments of another database")
+            raise unusable(self.location, "it has the segments of another database")
 
     def is_shared_with(self, owner: str) -> bool:
         """True if this process may write into the directory, and it is that of a database, by its name."""
         if self.directory is None:
             return False
         try:
-            is_same = (self.directory / _MARK).read_text() == owner
+            is_same = (self.directory / MARK).read_text() == owner
             return is_same and self.directory.stat().st_uid == os.geteuid() and os.access(self.directory, os.W_OK)
         except OSError:
             return False
@@ -168,13 +181,17 @@ class SegmentFiles:
         name = written.name
         if not _NAME.fullmatch(name) or name in self.being_written:
             raise InvalidArgument(f"the segment {shown(name)} cannot be taken", hint="hand each file over once")
-        try:
-            found = self.path(name).lstat()
-        except OSError:
-            raise SegmentError(name, "is missing") from None
-        if not stat.S_ISREG(found.st_mode) or found.st_size != written.size_bytes:
-            raise SegmentError(name, "is not of the size that was written")
+        self._look_at(written)
         self.being_written.add(name)
+
+    def _look_at(self, written: Written) -> None:
+        """Checks that another process has written a file, without reading it."""
+        try:
+            found = self.path(written.name).lstat()
+        except OSError:
+            raise SegmentError(written.name, "is missing") from None
+        if not stat.S_ISREG(found.st_mode) or found.st_size != written.size_bytes:
+            raise SegmentError(written.name, "is not of the size that was written")
 
     def write(self, rows: pa.Table) -> Written:
         """Writes a file, durably.
@@ -183,7 +200,7 @@ class SegmentFiles:
             ResourceExhausted: There is no room for it.
         """
         self.prepare()
-        name = f"{uuid.uuid4().hex}{SUFFIX}"
+        name = new_name()
         self.being_written.add(name)
         path = self.path(name)
         try:
@@ -225,6 +242,25 @@ class SegmentFiles:
             partial.replace(self.path(name))
         finally:
             partial.unlink(missing_ok=True)
+
+    def data(self, name: str) -> bytes | None:
+        """The bytes of a file; None if it is missing."""
+        try:
+            return self.path(name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def bring(self, digests: Mapping[str, str]) -> None:
+        """Makes files ready to be read, several at a time; those of a directory are.
+
+        Args:
+            digests: Name → digest.
+        """
+
+    def put(self, name: str, data: bytes) -> None:
+        """Writes a file that lay elsewhere, durably, under its own name."""
+        self.prepare()
+        self.store(name, data)
 
     def check(self, name: str, digest: str) -> frozenset[str]:
         """Checks that a file is the one that was written.
@@ -275,6 +311,12 @@ class SegmentFiles:
             self.being_written.discard(name)
             self._known.pop(name, None)
 
+    def names(self) -> set[str]:
+        """Names of all files that are kept."""
+        if self.directory is None or not self.directory.is_dir():
+            return set()
+        return {entry.name for entry in os.scandir(self.directory) if entry.name.endswith(SUFFIX)}
+
     def keep(self, names: Collection[str]) -> None:
         """Notes that rows name these files now, or that nobody will commit them."""
         self.being_written.difference_update(names)
@@ -298,16 +340,18 @@ class SegmentFiles:
         Returns:
             The number of files that were deleted.
         """
-        if self.directory is None or not self.directory.is_dir():
-            return 0
         now, among = time.monotonic(), frozenset(used)
-        names = {entry.name for entry in os.scandir(self.directory) if entry.name.endswith(SUFFIX)}
-        left = names - among - self.being_written - self.to_ship
+        left = self.names() - among - self.being_written - self.to_ship
         self._left = {name: self._left.get(name, now) for name in left}
         begun = min(self._writers.values(), default=now)
         doomed = [name for name, since in self._left.items() if now - since >= grace_seconds and since <= begun]
         self.discard(doomed)
         return len(doomed)
+
+
+def new_name() -> str:
+    """A name for a file that is written now."""
+    return f"{uuid.uuid4().hex}{SUFFIX}"
 
 
 def write_parquet(rows: pa.Table, file: object) -> frozenset[str]:
@@ -356,9 +400,10 @@ def _signature(found: os.stat_result) -> _Signature:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _unusable(directory: Path, reason: str) -> InvalidArgument:
+def unusable(location: str, reason: str) -> InvalidArgument:
+    """The error of a directory or bucket that cannot be used."""
     return InvalidArgument(
-        f'segments: "{directory}" cannot be used: {reason}',
+        f'segments: "{location}" cannot be used: {reason}',
         code="DATABASE",
-        hint="name a directory of this server alone, which it may write",
+        hint="name a directory or bucket of this server alone, which it may write",
     )

@@ -24,6 +24,7 @@ import pyarrow as pa
 from store.duckdb.arrow_sql import execute, query, quoted
 from store.duckdb.backup import SEGMENTS_SETTING
 from store.duckdb.layout import BY_SPAN, OPEN_END, SQL_TYPES, Connection, stored_columns
+from store.duckdb.segment_buckets import files_at
 from store.duckdb.segment_files import SegmentFiles, Written
 from store.model.names import quote
 from store.model.predicates.float_ranges import ENDLESS
@@ -65,15 +66,20 @@ class Segments:
     """The segments of a database.
 
     Args:
-        directory: Directory of their files; None for a database in memory, which has none.
+        files: Their files; None for a database in memory, which has none.
     """
 
-    def __init__(self, directory: Path | None):
-        self.files = SegmentFiles(directory)
+    def __init__(self, files: SegmentFiles | None):
+        self.files = SegmentFiles(None) if files is None else files
         self.cells: int | None = CELLS if self.files.is_usable else None
         """Rows of files above which a listing lies in segments; None for never."""
         self._keys: set[int] = set()
         self._lock = threading.Lock()
+
+    def use(self, files: SegmentFiles) -> None:
+        """Uses the files at another place from here on."""
+        files.continue_from(self.files)
+        self.files = files
 
     # Tables that may have segments.
 
@@ -171,16 +177,21 @@ class Segments:
         """
         if not segments:
             return None
+        self._bring(segments)
         return f"({' UNION ALL '.join(self._branch(family, [each], numbered=True) for each in segments)})"
 
     def _branches(self, family: str, segments: Sequence[Segment], *, has_ranges: bool = False) -> Iterator[str]:
         """SQL of the rows of segments, those of equal spans together."""
+        self._bring(segments)
         groups: dict[tuple[Any, ...], list[Segment]] = {}
         for each in segments:
             alone = each.segment if each.has_ends else None
             shared = (each.table_key, each.from_pos, each.to_pos, each.generation, each.created_us, alone)
             groups.setdefault(shared, []).append(each)
         return (self._branch(family, group, has_ranges=has_ranges) for group in groups.values())
+
+    def _bring(self, segments: Sequence[Segment]) -> None:
+        self.files.bring({each.name: each.digest for each in segments})
 
     def _branch(
         self, family: str, group: Sequence[Segment], *, numbered: bool = False, has_ranges: bool = False
@@ -398,16 +409,16 @@ class Segments:
 def of_file(connection: Connection, path: Path) -> Segments:
     """The segments of a database file that is open: where the file says, else beside it."""
     named = connection.execute("SELECT value FROM settings WHERE name = ?", [SEGMENTS_SETTING]).fetchall()
-    found = Segments(Path(named[0][0]) if named else beside(path))
+    found = Segments(files_at(named[0][0] if named else beside(path), beside(path)))
     found.load(connection)
     return found
 
 
-def name_directory(connection: Connection, path: Path, directory: Path) -> None:
+def name_location(connection: Connection, path: Path, location: str) -> None:
     """Notes in a database file where its segments lie, inside of a write."""
     connection.execute("DELETE FROM settings WHERE name = ?", [SEGMENTS_SETTING])
-    if directory.absolute() != beside(path).absolute():
-        connection.execute("INSERT INTO settings VALUES (?, ?)", [SEGMENTS_SETTING, str(directory.absolute())])
+    if location != str(beside(path).absolute()):
+        connection.execute("INSERT INTO settings VALUES (?, ?)", [SEGMENTS_SETTING, location])
 
 
 def owner(connection: Connection) -> str:
@@ -421,7 +432,8 @@ def owner(connection: Connection) -> str:
 
 
 def beside(path: Path) -> Path:
-    """The directory of the segments of a database file, unless another one is named."""
+    """The directory of the segments of a database file, unless another place is named; of their copies, if that is a
+    bucket."""
     return path.with_name(path.name + _SUFFIX)
 
 
@@ -442,10 +454,12 @@ def copy(source: Segments, database: Path, target: Path) -> int:
     with duckdb.connect(str(database), read_only=True) as connection:
         wanted = Segments(None).find(connection)
     files, size = SegmentFiles(beside(target)), 0
+    source.files.bring({segment.name: segment.digest for segment in wanted})
     for segment in wanted:
         source.files.check(segment.name, segment.digest)
         files.prepare()
-        data = source.files.path(segment.name).read_bytes()
+        data = source.files.data(segment.name)
+        assert data is not None, "it has just been checked"
         files.store(segment.name, data)
         size += len(data)
     return size

@@ -16,11 +16,11 @@ from typing import Any, Final
 from store.duckdb.backup import REPLICA_SETTING
 from store.duckdb.database import Connection, Database
 from store.model.errors import InvalidArgument
+from store.places import IDENTITY, open_place
 from store.replication import lease as leases
 from store.replication.followed_database import FollowedDatabase, note_of
 from store.replication.follower import Follower
 from store.replication.log import Log, Position
-from store.replication.place import IDENTITY, open_place
 from store.replication.restore import bases
 from store.replication.writer import Writer
 from store.role import Role

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
+from store.places import Place
 from store.replication.log import Damaged
-from store.replication.place import Place
 
 FOLDER: Final = "lease"
 _KEPT: Final = 3  # newest leases that are not deleted

@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from store.model.errors import InvalidArgument, StatflightError
-from store.replication.place import IDENTITY, Place
+from store.places import IDENTITY, Place
 
 LOG: Final = "log"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

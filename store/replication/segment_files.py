@@ -12,6 +12,7 @@ from typing import Final
 
 from store.duckdb.database import Connection
 from store.duckdb.segment_files import SegmentFiles
+from store.duckdb.segments import Segments
 from store.replication.log import Damaged, Log, digest
 
 _FOLDER: Final = "files"
@@ -22,11 +23,11 @@ class Shipped:
     """The files of segments in a replica.
 
     Args:
-        files: Those of the database.
+        segments: Those of the database.
     """
 
-    def __init__(self, log: Log, files: SegmentFiles):
-        self._log, self._files = log, files
+    def __init__(self, log: Log, segments: Segments):
+        self._log, self._segments = log, segments
         self._known: set[str] | None = None
         self._left: dict[str, float] = {}  # name of a file that no segment has any more → since when
 
@@ -41,21 +42,21 @@ class Shipped:
         """
         if self._known is None:
             self._known = set(self._log.place.names(_FOLDER))
-            self._files.to_ship.update(used())
-        waiting = list(self._files.to_ship)
+            self._segments.files.to_ship.update(used())
+        to_ship = self._segments.files.to_ship
+        waiting = list(to_ship)
         if not waiting:
             return
         with ThreadPoolExecutor(_CALLS, "replica-upload") as pool:
             list(pool.map(self._ship_one, waiting))
-        self._files.to_ship.difference_update(waiting)
+        to_ship.difference_update(waiting)
 
     def _ship_one(self, name: str) -> None:
         assert self._known is not None
         if _object(name) in self._known:
             return
-        try:
-            data = self._files.path(name).read_bytes()
-        except FileNotFoundError:
+        data = self._segments.files.data(name)
+        if data is None:
             return  # of a capture that was not committed, or it is damaged here: readers are told
         self._log.place.create(_object(name), data)
         self._known.add(_object(name))
@@ -67,7 +68,7 @@ class Shipped:
         left = set(self._log.place.names(_FOLDER)) - kept
         self._left = {name: self._left.get(name, now) for name in left}
         for name, since in self._left.items():
-            if now - since > keep_seconds and _name(name) not in self._files.to_ship:
+            if now - since > keep_seconds and _name(name) not in self._segments.files.to_ship:
                 self._log.place.delete(name)
                 (self._known or set()).discard(name)
 

@@ -105,7 +105,7 @@ class Writer(Role):
         self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         self._wal: int | None = None
         database.segments.files.is_shipped = True
-        self._segment_files = Shipped(log, database.segments.files)
+        self._segment_files = Shipped(log, database.segments)
         with database.reading() as cursor:
             cursor.execute("SET GLOBAL checkpoint_threshold = '1TB'")
         self._checkpoint()

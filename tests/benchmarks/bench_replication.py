@@ -21,9 +21,9 @@ import pytest
 from store.duckdb.commit import Commit
 from store.duckdb.database import Database
 from store.invariants import check_file
+from store.places import open_place
 from store.replication.join import Plan, start_writer
 from store.replication.log import Log
-from store.replication.place import open_place
 from store.replication.restore import restore
 from tests.benchmarks import store_data
 from tests.flight_server.live_server import Client, eventually, serving

@@ -21,7 +21,7 @@ from capture.connectors import open_connector
 from capture.connectors.spi import ConnectorConfig
 from capture.connectors.storage.places import open_place
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError
-from store.replication.place import open_place as replica_place
+from store.places import open_place as replica_place
 from tests.integration import cloud_servers
 from tests.integration.aws_server import process
 from tests.integration.test_object_stores import ROWS, capture_and_scan, write_paimon

@@ -11,10 +11,10 @@ from adbc_driver_flightsql import dbapi as flight_sql
 
 from store.duckdb.commit import Commit
 from store.duckdb.database import Database
+from store.places import open_place
 from store.replication import restore as restoring
 from store.replication.join import Plan, start_writer
 from store.replication.log import Log
-from store.replication.place import open_place
 from tests.flight_server.live_server import Client, eventually
 from tests.integration.replica_servers import Server, aws_variables, row
 from tests.store.replication.writing import note, notes

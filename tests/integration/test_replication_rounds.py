@@ -21,9 +21,9 @@ import pyarrow as pa
 import pytest
 
 from store.duckdb.database import Database
+from store.places import open_place
 from store.replication import restore as restoring
 from store.replication.log import Log
-from store.replication.place import open_place
 from tests.flight_server.live_server import Client, eventually
 from tests.integration.fault_proxy import FaultProxy, fault_proxy
 from tests.integration.replica_servers import LEASE_SECONDS, Server, aws_variables, row

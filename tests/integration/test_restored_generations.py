@@ -19,9 +19,9 @@ from store.duckdb.database import Connection, Database
 from store.history import validation
 from store.model.puts import Put, PutMode
 from store.model.schemas import FLIGHTS
+from store.places import open_place
 from store.replication.join import Plan, start_writer
 from store.replication.log import Log
-from store.replication.place import open_place
 from store.replication.restore import At, restore
 from tests.benchmarks import store_data
 from tests.flight_server.live_server import eventually

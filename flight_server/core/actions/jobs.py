@@ -153,11 +153,11 @@ class _LeaseKey(_JobBody):
     lease_token: Text
 
 
-@action(_LeaseKey, "For capture workers: the directory into which they may write rows of files as segments")
+@action(_LeaseKey, "For capture workers: the directory or bucket into which they may write rows of files as segments")
 def segment_place(call: Call, body: _LeaseKey) -> Results:
     call.app.access.require_worker(call.principal)
-    directory, owner = call.app.queue.drafts.segment_place(body.lease_token)
-    yield {"job_id": body.job_id, "directory": str(directory), "owner": owner}
+    location, owner = call.app.queue.drafts.segment_place(body.lease_token)
+    yield {"job_id": body.job_id, "directory": location, "owner": owner}
 
 
 _Size = Annotated[int, Meta(ge=1, title="must be positive", description="a number")]

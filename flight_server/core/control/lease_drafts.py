@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from threading import RLock
 
 import pyarrow as pa
@@ -75,8 +74,8 @@ class LeaseDrafts:
             self._draft(token)  # says so if the lease is lost, and its draft closed
             raise
 
-    def segment_place(self, token: str) -> tuple[Path, str]:
-        """The directory into which the worker of a lease may write segments, and the name by which it is the
+    def segment_place(self, token: str) -> tuple[str, str]:
+        """The directory or bucket into which the worker of a lease may write segments, and the name by which it is the
         database's.
 
         Raises:

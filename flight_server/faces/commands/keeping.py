@@ -70,8 +70,8 @@ def restore(
 ) -> None:
     """Make a database of a replica; `serve --db` opens it. Secrets of lakes are not in a replica."""
     from store.model.errors import InvalidArgument
+    from store.places import open_place
     from store.replication.log import Log, iso
-    from store.replication.place import open_place
     from store.replication.restore import NEWEST, At
     from store.replication.restore import restore as run
 
@@ -85,9 +85,9 @@ def restore(
 
 def replicas(url: _Url) -> None:
     """List what can be restored of a replica: the newest first, a line for each base and what follows it."""
+    from store.places import open_place
     from store.replication import lease
     from store.replication.log import Damaged, Log, iso
-    from store.replication.place import open_place
     from store.replication.restore import spans
 
     log = Log(open_place(url))

@@ -45,9 +45,9 @@ def lease(client: Client) -> tuple[dict[str, Any], dict[str, Any]]:
 def hand_over(client: Client, key: dict[str, Any]) -> Path:
     """Writes rows as a worker does, and hands them over; returns the file."""
     place = client.act("segment_place", **key)
-    maker = SegmentMaker.open(Path(place["directory"]), place["owner"])
+    maker = SegmentMaker.open(place["directory"], place["owner"])
     assert maker is not None
-    assert SegmentMaker.open(Path(place["directory"]), "another") is None
+    assert SegmentMaker.open(place["directory"], "another") is None
     written = maker.make(FLIGHT, rows(), checked=False).written
     assert written is not None
     assert client.act("add_segment", **key, **body(written)) == {"job_id": key["job_id"], "received": 5}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from store.model.errors import UpstreamError
+from store.places import IDENTITY, Directory
 from store.replication import lease as leases
 from store.replication.lease import Keeper, Lease, create, newest
-from store.replication.place import IDENTITY, Directory
 
 
 class Clock:

@@ -13,10 +13,10 @@ import pytest
 from store.duckdb.database import Database
 from store.duckdb.database_files import CHECKPOINT_BYTES
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
+from store.places import Directory
 from store.replication import lease as leases
 from store.replication import writer as writers
 from store.replication.log import Damaged, block_name, iso
-from store.replication.place import Directory
 from store.replication.restore import At, bases, restore, spans
 from store.role import ReadOnly
 from tests.flight_server.live_server import eventually

@@ -12,9 +12,9 @@ import duckdb
 
 from store.duckdb.commit import Commit
 from store.duckdb.database import Database
+from store.places import Directory
 from store.replication.join import Plan, start_writer
 from store.replication.log import Log
-from store.replication.place import Directory
 from store.replication.restore import NEWEST, At, restore
 from store.replication.writer import Writer
 from tests.store.empty_store import empty_store

@@ -1,4 +1,4 @@
-"""Places of replicas: a directory, or a prefix of an object store.
+"""Places of objects that outlive a machine: a directory, or a prefix of an object store.
 
 The one primitive that everything relies on is `create`: it writes an object whole, or not at all if there is one of
 that name. Objects are never changed.
@@ -12,16 +12,32 @@ import uuid
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError
 
 IDENTITY: Final = "replica.json"  # the first object of a place; a directory without it is out of reach, not empty
-_CALL: Final = "20s"  # longest request to an object store; one that hangs must not outlive the lease for long
+
+
+class Use(NamedTuple):
+    """What a place is for.
+
+    Attributes:
+        name: Its name in messages.
+        code: Code of the errors of one that is out of reach.
+        call_seconds: Longest request to an object store.
+    """
+
+    name: str
+    code: str
+    call_seconds: int
+
+
+REPLICA: Final = Use("replica", "REPLICA", 20)  # a request that hangs must not outlive the lease for long
 
 
 class Place(Protocol):
-    """The directory or bucket of a replica. Names are paths with `/`; methods raise `UpstreamError` if it is away."""
+    """A directory or bucket. Names are paths with `/`; methods raise `UpstreamError` if it is away."""
 
     url: str
 
@@ -44,8 +60,11 @@ class Place(Protocol):
         """True if nothing at all is stored here."""
 
 
-def open_place(url: str) -> Place:
+def open_place(url: str, use: Use = REPLICA) -> Place:
     """The place of a URL: a directory (a path or `file://`), `s3://`, `gs://` or `abfss://`.
+
+    Args:
+        use: What it is for.
 
     Raises:
         InvalidArgument: The scheme is unknown, or its library is not installed.
@@ -56,15 +75,15 @@ def open_place(url: str) -> Place:
     if scheme == "file":
         return Directory(url, Path(rest))
     if scheme not in ("s3", "s3a", "gs", "az", "abfs", "abfss"):
-        raise InvalidArgument(f'replica "{url}": cannot be written to', hint="a directory, s3://, gs:// or abfss://")
+        raise InvalidArgument(f'{use.name} "{url}": cannot be written to', hint="a directory, s3://, gs:// or abfss://")
     if find_spec("obstore") is None:
-        raise InvalidArgument(f'replica "{url}": needs obstore', hint="pip install 'statflight[replicas]'")
-    return Bucket(url)
+        raise InvalidArgument(f'{use.name} "{url}": needs obstore', hint="pip install 'statflight[replicas]'")
+    return Bucket(url, use)
 
 
-def _out_of_reach(url: str, error: Exception) -> UpstreamError:
+def _out_of_reach(url: str, error: Exception, use: Use = REPLICA) -> UpstreamError:
     reason = (error.strerror if isinstance(error, OSError) else None) or next(iter(str(error).splitlines()), "")[:300]
-    return UpstreamError(f'replica "{url}": {reason or type(error).__name__}', code="REPLICA")
+    return UpstreamError(f'{use.name} "{url}": {reason or type(error).__name__}', code=use.code)
 
 
 class Directory(Place):
@@ -172,11 +191,11 @@ def _is_http_allowed() -> bool:
 class Bucket(Place):
     """A place in an object store, with the credentials of the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`)."""
 
-    def __init__(self, url: str):
+    def __init__(self, url: str, use: Use = REPLICA):
         from obstore.store import from_url
 
-        self.url = url
-        options: dict[str, Any] = {"timeout": _CALL, "connect_timeout": "5s"}
+        self.url, self._use = url, use
+        options: dict[str, Any] = {"timeout": f"{use.call_seconds}s", "connect_timeout": "5s"}
         if _is_http_allowed():
             options["allow_http"] = True
         with self._reaching():
@@ -189,7 +208,7 @@ class Bucket(Place):
         except StatflightError:
             raise
         except Exception as error:  # obstore has a class of its own for each kind of failure
-            raise _out_of_reach(self.url, error) from None
+            raise _out_of_reach(self.url, error, self._use) from None
 
     def create(self, name: str, data: bytes) -> bool:
         from obstore.exceptions import AlreadyExistsError
