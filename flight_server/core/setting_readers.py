@@ -46,7 +46,7 @@ def as_path(value: Any) -> Path:
 
 
 def as_path_or_url(value: Any) -> str:
-    """Reads a path, with `~` for the home directory, or the URL of a bucket."""
+    """A path, `~` expanded, or the URL of a bucket."""
     text = str(value) if isinstance(value, Path) else as_text(value)
     return text if "://" in text else str(Path(text).expanduser())
 

@@ -1,8 +1,8 @@
 """Databases of the layouts of each release, as its server left them, and what was read of them then.
 
-A release with another layout adds a pair of files: `layout<N>.tar.xz`, a database and its write-ahead log, and
-`layout<N>.json.xz`, every flight as its own code read it. Make them with the code of that layout, on a database that
-has every kind of record: `python -m tests.layouts stats.duckdb`. They never change afterwards.
+A release with another layout adds a pair of files: `layout<N>.tar.xz`, a database, its write-ahead log and its
+segments, and `layout<N>.json.xz`, every flight as its own code read it. Make them with the code of that layout, on a
+database that has every kind of record: `python -m tests.layouts stats.duckdb`. They never change afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import lzma
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -87,7 +87,7 @@ def _plain(value: Any) -> Any:
     """A value as JSON has it; of bytes, their digest."""
     if isinstance(value, bytes):
         return f"sha256:{hashlib.sha256(value).hexdigest()}"
-    if isinstance(value, datetime):
+    if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else str(value)

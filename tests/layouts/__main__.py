@@ -12,6 +12,7 @@ from pathlib import Path
 
 from store.duckdb.backup import wal
 from store.duckdb.layout import VERSION
+from store.duckdb.segments import beside
 from tests.layouts import HOME, readings, serving
 
 
@@ -21,8 +22,10 @@ def main(source: Path) -> None:
         for file, name in ((source, copy), (wal(source), wal(copy))):
             if file.exists():
                 shutil.copy(file, name)
+        if beside(source).exists():
+            shutil.copytree(beside(source), beside(copy))
         with tarfile.open(HOME / f"layout{VERSION}.tar.xz", "x:xz", preset=9) as archive:
-            for name in filter(Path.exists, (copy, wal(copy))):
+            for name in filter(Path.exists, (copy, wal(copy), beside(copy))):
                 archive.add(name, name.name, filter=_nameless)
         with serving(copy) as app:
             text = json.dumps(readings(app), separators=(",", ":"))
