@@ -18,7 +18,7 @@ from flight_server.client.connection import Connection
 from store.model.catalog_entries import is_another_table
 from store.model.columns import DISTRIBUTION, DISTRIBUTION_LABELS
 from store.model.errors import Conflict, InvalidArgument, NotFound
-from store.model.freshness import EXACT, INHERITED, PRUNING, STALE, is_unconfirmed
+from store.model.freshness import EXACT, INHERITED, PRUNING, STALE, held, is_unconfirmed
 from store.model.sketches import estimate, is_partial
 from store.model.statistics import BY_NAME, of_kind
 
@@ -220,7 +220,7 @@ def _add_sketch(column: dict[str, Any], row: Mapping[str, Any], snapshot_id: int
     captured_at = row["snapshot_id"]
     if column.setdefault("distribution_snapshot_id", captured_at) != captured_at:
         return
-    column["distribution_freshness"] = EXACT if captured_at == snapshot_id else INHERITED
+    column["distribution_freshness"] = held(is_own=captured_at == snapshot_id)
     column[_ROLES[row["role"]]] = row["data"]
     if row["role"] == "NDV" and column["ndv"] is None:
         column["ndv"] = estimate(row["data"]).ndv

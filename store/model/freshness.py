@@ -1,8 +1,8 @@
 """Freshness and `usable_for` of a record (`store/SEMANTICS.md` §3).
 
 What makes a record usable is declared once, as conditions on its row, from which the forms in SQL, in Arrow and for one
-row follow. Whether a record holds is a matter of spans and of ranking, which DuckDB computes; the label of a row that
-holds is one `CASE`, in SQL or in Arrow.
+row follow; so does its label, by whether it is of the requested snapshot, older, or inherited. Whether a record holds
+is a matter of spans and of ranking, which DuckDB computes.
 
 Freshness compares the snapshot at which a record was captured with the requested one: EXACT at its own, INHERITED at a
 later one of the same known schema, else STALE. `usable_for` is PRUNING if a planner may skip data by the row, else
@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.model.row_conditions import (
+    Choice,
+    Mask,
     RowCondition,
     above,
     among,
@@ -88,14 +90,35 @@ _SURE: Final = {  # (has `nan_count`, has `min`) → condition
 }
 
 
-def held_sql(is_own: str) -> str:
-    """SQL of the freshness of a row that holds at a requested snapshot; `is_own` is true if that is the row's own."""
-    return f"CASE WHEN {is_own} THEN '{EXACT}' ELSE '{INHERITED}' END"
+_FRESHNESS: Final = Choice(
+    (["is_own"], EXACT),
+    (["is_older", "is_inherited"], INHERITED),
+    (["is_older"], STALE),
+)
+"""Freshness of a record for a requested snapshot: `is_own`, it was captured at that; `is_older`, at one before;
+`is_inherited`, under the same known schema, and within the age limit of its table where it has a distribution."""
 
 
-def held_arrow(is_own: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """`held_sql` in Arrow, of each row (utf8); null where it is not known whether a snapshot is the row's own."""
-    return pc.if_else(is_own, EXACT, INHERITED)
+def held_sql(is_own: str, is_known: str | bool = True) -> str:
+    """SQL of the freshness of a row that holds at a requested snapshot.
+
+    Args:
+        is_own: SQL that is true if that is the row's own.
+        is_known: SQL that is true if there is such a row, or distribution; null where there is none.
+    """
+    return _FRESHNESS.sql(is_own=is_own, is_older=is_known, is_inherited=True)
+
+
+def held_arrow(is_own: Mask, is_known: Mask | bool = True) -> Mask:
+    """`held_sql` in Arrow, of each row (utf8)."""
+    return _FRESHNESS.arrow(is_own=is_own, is_older=is_known, is_inherited=True)
+
+
+def held(*, is_own: bool) -> str:
+    """`held_sql` of one row."""
+    label = _FRESHNESS.of(is_own=is_own, is_older=True, is_inherited=True)
+    assert label is not None
+    return label
 
 
 def freshness_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
@@ -107,23 +130,25 @@ def freshness_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
         ordinal: SQL of the ordinal of the record's snapshot.
         requested: Alias of a row with `snapshot_id`, `ordinal` and `schema_hash` of the requested snapshot.
     """
-    return (
-        f"CASE WHEN {record}.snapshot_id = {requested}.snapshot_id THEN '{EXACT}'"
-        f" WHEN {ordinal} < {requested}.ordinal"
-        f" THEN CASE WHEN {hash} = {requested}.schema_hash THEN '{INHERITED}' ELSE '{STALE}' END END"
+    return _FRESHNESS.sql(
+        is_own=f"{record}.snapshot_id = {requested}.snapshot_id",
+        is_older=f"{ordinal} < {requested}.ordinal",
+        is_inherited=f"{hash} = {requested}.schema_hash",
     )
 
 
-def distribution_freshness_sql(label: str, ordinal: str, oldest: str) -> str:
+def distribution_freshness_sql(record: str, hash: str, ordinal: str, requested: str, oldest: str) -> str:
     """SQL of the freshness of a distribution: that of its record, but STALE in place of INHERITED if the record is more
-    snapshots behind than its table allows.
+    snapshots behind than its table allows. The arguments are those of `freshness_sql`, and:
 
     Args:
-        label: SQL of `freshness_sql`.
-        ordinal: SQL of the ordinal of the record's snapshot.
         oldest: SQL of `oldest` of `oldest_sql`; null for any.
     """
-    return f"CASE WHEN ({label}) = '{INHERITED}' AND {ordinal} < {oldest} THEN '{STALE}' ELSE {label} END"
+    return _FRESHNESS.sql(
+        is_own=f"{record}.snapshot_id = {requested}.snapshot_id",
+        is_older=f"{ordinal} < {requested}.ordinal",
+        is_inherited=f"{hash} = {requested}.schema_hash AND coalesce({ordinal} >= {oldest}, true)",
+    )
 
 
 def oldest_sql(requested: str) -> str:
@@ -170,7 +195,8 @@ def rank_sql(record: str, hash: str, ordinal: str, requested: str) -> str:
 def stored_freshness_sql(snapshot_id: str, current: str) -> str:
     """SQL of the freshness of a stored row, read without a requested snapshot: EXACT at the current snapshot, else
     STALE; EXACT for a table without a current snapshot."""
-    return f"CASE WHEN {snapshot_id} = coalesce({current}, {snapshot_id}) THEN '{EXACT}' ELSE '{STALE}' END"
+    is_own = f"{snapshot_id} = coalesce({current}, {snapshot_id})"
+    return _FRESHNESS.sql(is_own=is_own, is_older=True, is_inherited=False)
 
 
 # usable_for

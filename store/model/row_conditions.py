@@ -1,4 +1,5 @@
-"""Conditions on a row of statistics that are declared once, and asked in three forms: SQL, Arrow, one row in Python.
+"""Conditions on a row of statistics, and values by conditions, that are declared once, and asked in three forms: SQL,
+Arrow, one row in Python.
 
 They are true or false and never unknown: each says what a value that is missing counts as. So `negated` is the opposite
 in each form.
@@ -6,10 +7,10 @@ in each form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +33,63 @@ class RowCondition:
     def of(self, row: str) -> str:
         """The condition in SQL about the row of an alias."""
         return self.sql.format(row=row)
+
+
+Mask: TypeAlias = "pa.Array | pa.ChunkedArray"
+
+
+class Choice:
+    """A text by the first of some cases that holds; null if none does. A condition that is null does not hold.
+
+    Conditions are given by name when it is asked for. `True` or `False` in place of one stands for all rows.
+
+    Args:
+        cases: The names of the conditions that must all hold, and the text.
+    """
+
+    def __init__(self, *cases: tuple[Collection[str], str]):
+        self._cases = cases
+
+    def sql(self, **conditions: str | bool) -> str:
+        """SQL of the text.
+
+        Args:
+            conditions: Their SQL.
+        """
+        text = ""
+        for asked, value in self._left(conditions):
+            if not asked:
+                text += f" ELSE '{value}'"
+                break
+            text += f" WHEN {' AND '.join(f'({each})' for each in asked)} THEN '{value}'"
+        return f"CASE{text} END"
+
+    def arrow(self, **conditions: Mask | bool) -> Mask:
+        """The text of each row (utf8).
+
+        Args:
+            conditions: A mask of the rows each, of which at least one is no constant.
+        """
+        chosen: Any = pa.scalar(None, pa.string())
+        for asked, value in reversed([*self._left(conditions)]):
+            is_case = reduce(pc.and_kleene, asked).fill_null(False) if asked else None
+            chosen = pa.scalar(value) if is_case is None else pc.if_else(is_case, value, chosen)
+        return chosen
+
+    def of(self, **conditions: bool | None) -> str | None:
+        """The text of one row."""
+        return next((value for names, value in self._cases if all(conditions[name] for name in names)), None)
+
+    def _left(self, conditions: Mapping[str, Any]) -> Iterator[tuple[list[Any], str]]:
+        """The cases that may hold, with those of their conditions that are no constants; the last one may have none."""
+        for names, value in self._cases:
+            asked = [conditions[name] for name in names]
+            if any(each is False for each in asked):
+                continue
+            variable = [each for each in asked if each is not True]
+            yield variable, value
+            if not variable:
+                return
 
 
 def equals(column: str, value: str | int, *, default: str | int | None = None) -> RowCondition:

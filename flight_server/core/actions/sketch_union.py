@@ -16,7 +16,7 @@ from flight_server.core.wire.scan_request import parse_json
 from store.model import logical_types, sketches
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, NotFound
-from store.model.freshness import EXACT, INHERITED
+from store.model.freshness import EXACT, held
 from store.model.structs import Snapshot, Struct, Table, Text
 
 
@@ -106,8 +106,7 @@ def _united(rows: Sequence[Mapping[str, Any]], snapshot_id: int, *, is_whole: bo
     """The union of stored sketches; EXACT if all were captured at the requested snapshot."""
     captured = {row["snapshot_id"] for row in rows}
     data = rows[0]["data"] if len(rows) == 1 else sketches.union([row["data"] for row in rows])
-    label = EXACT if captured == {snapshot_id} else INHERITED
-    return Theta(data, max(captured), label, is_whole)
+    return Theta(data, max(captured), held(is_own=captured == {snapshot_id}), is_whole)
 
 
 def _paths_in(

@@ -200,8 +200,7 @@ def _labels(flight: Flight, at: str, requested: str) -> dict[str, str]:
     }
     if flight.name in GROUPED:
         is_exact = f"s.distribution_snapshot_id = {requested}"
-        held = held_sql(is_exact)
-        columns["distribution_freshness"] = f"CASE WHEN s.distribution_snapshot_id IS NOT NULL THEN {held} END"
+        columns["distribution_freshness"] = held_sql(is_exact, "s.distribution_snapshot_id IS NOT NULL")
         columns["ndv_exact"] = _exactness(is_exact)
     return columns
 
@@ -233,7 +232,7 @@ def with_labels(rows: pa.Table, requested: pa.Array | int) -> pa.Table:
     labels = {"freshness": label, "usable_for": usable_for_arrow(label, rows)}
     if "ndv_exact" in rows.column_names:
         has_exact = pc.equal(rows["distribution_snapshot_id"], requested)
-        labels["distribution_freshness"] = held_arrow(has_exact)
+        labels["distribution_freshness"] = held_arrow(has_exact, pc.is_valid(has_exact))
         labels["ndv_exact"] = pc.if_else(rows["ndv_exact"], has_exact, rows["ndv_exact"])
         rows = rows.drop_columns(["ndv_exact"])
     for name, values in labels.items():
@@ -294,26 +293,28 @@ def _requested(scope: ReadScope, parameters: list[Any], condition: str) -> str:
 # Ranking of versions, for readers that allow STALE rows.
 
 
-def _choice(row: str, own_hash: str) -> tuple[str, str, str]:
-    """SQL of the freshness, of the condition that the row applies, and of the order with the best row first.
+def _choice(row: str, own_hash: str) -> tuple[str, str, str, str]:
+    """SQL of the freshness, of that of a distribution with a limit of age, of the condition that the row applies, and
+    of the order with the best row first.
 
     Args:
-        row: Alias of the row; that of its snapshot is `n`, that of the requested one `a`.
+        row: Alias of the row; that of its snapshot is `n`, that of the requested one `a`, that of `oldest_sql` `b`.
         own_hash: SQL of the row's own schema hash.
     """
-    hash_ = schema_sql(own_hash, "n")
-    label = freshness_sql(row, hash_, "n.ordinal", "a")
-    return label, f"({label}) IS NOT NULL", rank_sql(row, hash_, "n.ordinal", "a")
+    words = row, schema_sql(own_hash, "n"), "n.ordinal", "a"
+    label = freshness_sql(*words)
+    return label, distribution_freshness_sql(*words, "b.oldest"), f"({label}) IS NOT NULL", rank_sql(*words)
 
 
 def _best_rows(name: str, scope: ReadScope, parameters: list[Any], records: str) -> str:
     """SQL of the best applicable row of each target, with its freshness; appends its parameters. Rows of `GROUPED` have
     the best distribution, with its labels. `records` is the table of the rows."""
-    label, valid, best = _choice("r", "r.schema_hash" if "schema_hash" in stored_columns(name) else "NULL")
+    own_hash = "r.schema_hash" if "schema_hash" in stored_columns(name) else "NULL"
+    label, of_limited, valid, best = _choice("r", own_hash)
     of_distribution, limits = label, ""
     requested = _requested(scope, parameters, "a.table_key = r.table_key")
     if scope.is_limited and name != "stats.tables":
-        of_distribution = distribution_freshness_sql(label, "n.ordinal", "b.oldest")
+        of_distribution = of_limited
         before = _requested(scope, parameters, "a.table_key = k.table_key AND a.ordinal >= k.ordinal")
         limits = f" LEFT JOIN {oldest_sql(before)} b ON b.table_key = r.table_key"
     if name == _SKETCHES:  # a distribution
@@ -368,7 +369,7 @@ def _by_snapshot(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
 def _by_span(name: str, scope: ReadScope) -> tuple[str, list[Any]]:
     """SQL of the rows of files in the best listing for the requested snapshot."""
     parameters: list[Any] = []
-    label, valid, best = _choice("f", "NULL")
+    label, _, valid, best = _choice("f", "NULL")
     listings = (
         f"SELECT f.table_key, f.snapshot_id, f.pos, {label} AS freshness"
         f" FROM file_snapshots f{_requested(scope, parameters, 'a.table_key = f.table_key')}"

@@ -40,6 +40,7 @@ SCHEMA = pa.schema(
         ("max", pa.string()),
     ]
 )
+LABEL_SCHEMA = pa.schema([(name, pa.bool_()) for name in ("is_own", "is_older", "is_inherited")])
 OF_VALUES = ("logical_type", "nan_count", "min", "max")
 PLACES = st.builds(At, st.integers(0, 3), st.integers(0, 3), st.sampled_from(["x", "y", None]))
 
@@ -94,6 +95,56 @@ def test_freshness_and_rank_agree_in_sql_and_for_one_row(connection, records, re
     ).fetchall()
     plain = sorted(range(len(records)), key=lambda at: model.rank(records[at], requested), reverse=True)
     assert [at for (at,) in ordered] == plain
+
+
+CONDITIONS = ("is_own", "is_older", "is_inherited")
+WORDS = st.sampled_from([True, False, None])
+CONSTANTS = st.dictionaries(st.sampled_from(CONDITIONS[1:]), st.booleans())
+
+
+@settings(deadline=None)
+@given(rows=st.lists(st.tuples(WORDS, WORDS, WORDS), min_size=1, max_size=8), constants=CONSTANTS)
+def test_the_label_agrees_in_sql_arrow_and_for_one_row(connection, rows, constants):
+    declared = freshness._FRESHNESS
+    given_rows = pa.table(dict(zip(CONDITIONS, map(list, zip(*rows, strict=True)), strict=True)), LABEL_SCHEMA)
+    plain = [declared.of(**row | constants) for row in given_rows.to_pylist()]
+    masks = {name: given_rows[name] for name in CONDITIONS} | constants
+    assert declared.arrow(**masks).to_pylist() == plain
+    connection.register("given", given_rows)
+    words = {name: f"g.{name}" for name in CONDITIONS} | constants
+    found = connection.execute(f"SELECT {declared.sql(**words)} FROM given g").fetchall()
+    assert [label for (label,) in found] == plain
+
+
+@settings(deadline=None)
+@given(own=st.lists(WORDS, min_size=1, max_size=8))
+def test_what_holds_is_exact_or_inherited_in_each_form(connection, own):
+    table = pa.table({"own": pa.array(own, pa.bool_())})
+    known = table["own"].is_valid()
+    plain = [None if each is None else freshness.held(is_own=each) for each in own]
+    assert freshness.held_arrow(table["own"], known).to_pylist() == plain
+    assert set(plain) <= {"EXACT", "INHERITED", None}
+    connection.register("given", table)
+    found = connection.execute(f"SELECT {freshness.held_sql('own', 'own IS NOT NULL')} FROM given").fetchall()
+    assert [label for (label,) in found] == plain
+
+
+@settings(deadline=None)
+@given(record=PLACES, requested=PLACES, oldest=st.one_of(st.none(), st.integers(0, 3)))
+def test_a_distribution_beyond_the_age_limit_is_stale_where_its_record_is_inherited(
+    connection, record, requested, oldest
+):
+    given_rows = {"snapshot_id": record.snapshot_id, "ordinal": record.ordinal, "schema_hash": record.schema_hash}
+    one = {"snapshot_id": requested.snapshot_id, "ordinal": requested.ordinal, "schema_hash": requested.schema_hash}
+    schema = pa.schema([("snapshot_id", pa.int64()), ("ordinal", pa.int64()), ("schema_hash", pa.string())])
+    connection.register("given", pa.Table.from_pylist([given_rows], schema))
+    connection.register("requested", pa.Table.from_pylist([one], schema))
+    limit = "NULL::BIGINT" if oldest is None else str(oldest)
+    sql = freshness.distribution_freshness_sql("g", "g.schema_hash", "g.ordinal", "a", limit)
+    ((label,),) = connection.execute(f"SELECT {sql} FROM given g, requested a").fetchall()
+    plain = model.freshness(record, requested)
+    is_beyond = oldest is not None and record.ordinal < oldest
+    assert label == ("STALE" if plain == "INHERITED" and is_beyond else plain)
 
 
 @pytest.mark.parametrize(
