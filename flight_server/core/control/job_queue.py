@@ -1,4 +1,4 @@
-"""The queue of work for workers: jobs wait in lanes (`lanes`), are leased (`leases`), and end.
+"""The queue of work for workers: jobs wait (`lanes`), are leased (`leases`), and end, or are lost (`lost_jobs`).
 
 A worker asks for a lease of some kinds (`control`, `watch`: inspect a lake; `publish`: publish statistics; `sync`: a
 capture that a caller waits for; `light`: a capture from metadata only, waited for or durable; `job`: any durable
@@ -20,6 +20,7 @@ from flight_server.core.control.capture_commit import CaptureCommit, End
 from flight_server.core.control.lanes import Lanes
 from flight_server.core.control.lease_drafts import LeaseDrafts, lease_lost
 from flight_server.core.control.leases import Leases
+from flight_server.core.control.lost_jobs import MAX_LOST, MAX_TRIES, LostJobs
 from flight_server.core.control.workers import LANES, Workers, lanes_of
 from flight_server.core.writes.drafts import Draft
 from store.history.file_listings import ListingChanged
@@ -42,8 +43,6 @@ log = logging.getLogger("statflight.server")
 _DURABLE: Final = {"job": None, "light": LIGHT}  # kind of lease → greatest priority of durable jobs it serves
 NO_WORKER: Final = "NO_WORKER"  # code of an error
 MAX_WAITING: Final = 10_000  # jobs in memory
-MAX_LOST: Final = 2  # workers ended by signals over a job, after which it has failed
-MAX_TRIES: Final = 3  # leases after which a job in memory fails, if its worker is lost or another changed its listing
 CANCELLED_KEPT: Final = 100  # cancelled captures that stay in the job list
 PRUNE_SECONDS: Final = 3600.0
 _POLL_SECONDS: Final = 0.25
@@ -88,8 +87,8 @@ class JobQueue:
         self.lock = threading.RLock()
         self.workers = Workers(self.lock, clock, has_own)
         self._lanes, self._leases = Lanes(), Leases(lease_seconds, clock)
-        self._lost: list[Job] = []  # durable ones of lost workers, until the store has them back
         self.drafts = LeaseDrafts(self.lock, self._leases, commit, store.database)
+        self._lost = LostJobs(self.lock, self._leases, self.drafts, store, self._requeue)
         self._cancelled: deque[Job] = deque(maxlen=CANCELLED_KEPT)
         self._pruned = clock()
         self.closing = False  # True once the server shuts down and refuses new jobs
@@ -322,8 +321,7 @@ class JobQueue:
             try:
                 self._store.give_back([job.id for job in durable], lost=False)
             except BaseException:
-                with self.lock:
-                    self._lost += durable  # `sweep` tries it again
+                self._lost.add(durable)  # `sweep` tries it again
                 raise
         self.notify()
         return len(jobs)
@@ -455,7 +453,7 @@ class JobQueue:
         now = self.clock()
         with self.lock:
             late = self._leases.late()
-            self._lose(late, late, "nothing was heard of it")
+            self._lost.lose(late, late, "nothing was heard of it")
         self.workers.forget()
         self._take_back()
         self._commit.counters.lost(len(late))
@@ -473,57 +471,13 @@ class JobQueue:
         with self.lock:
             its = self._leases.of_worker(worker_id)
             suspects = [job for job in its if job.lost] or its
-            self._lose(its, suspects, signal or "its process ended", MAX_LOST if signal else None)
+            self._lost.lose(its, suspects, signal or "its process ended", MAX_LOST if signal else None)
         if its:
             log.error("a worker of %d jobs was lost (%s)", len(its), signal or "its process ended")
         self._take_back()
 
-    def _lose(self, jobs: Sequence[Job], suspects: Sequence[Job], how: str, most: int | None = None) -> None:
-        """Ends the leases of lost workers; `_take_back` does the rest without the lock.
-
-        Args:
-            suspects: Those of the jobs that may have ended the worker; no attempt is counted for the others.
-            how: Says how the worker was lost.
-            most: Number of lost workers after which a job has failed; None: by the number of its leases.
-        """
-        for job in jobs:
-            self._leases.end(job, by_worker=False)
-            if job not in suspects:
-                job.attempts -= 1
-                continue
-            job.lost += 1
-            may_go_on = (job.is_durable or job.attempts < MAX_TRIES) if most is None else job.lost < most
-            if may_go_on:
-                continue
-            job.error = UpstreamError(job.fate(how), code="WORKER_LOST")
-            job.error.retryable = most is None
-            log.error("%s %s has failed: %s", job.kind, job.id, job.error)
-            if not job.is_durable:
-                job.cancelled = True
-                job.done.set()
-        durable = [job for job in jobs if job.is_durable]
-        self._leases.suspects |= {job.id: job for job in durable if job.lost and job.error is None}
-        self._lost += durable
-        self._requeue([job for job in jobs if not job.is_durable])
-
     def _take_back(self) -> None:
-        """Drops the drafts of lost workers, and gives the durable jobs among theirs back to the store."""
-        with self.lock:
-            dropped = self.drafts.take_lost()
-            lost = self._lost.copy()
-        for draft in dropped:
-            draft.close()
-        failed = {job.id: str(job.error) for job in lost if job.error is not None}
-        if failed:
-            self._store.fail(failed)
-        for was_lost in (True, False):
-            job_ids = [job.id for job in lost if job.id not in failed and bool(job.lost) is was_lost]
-            if job_ids:
-                self._store.give_back(job_ids, lost=was_lost)
-        with self.lock:
-            self._lost = [job for job in self._lost if job not in lost]
-            for job_id in failed:
-                self._leases.suspects.pop(job_id, None)
+        self._lost.take_back()
         self.notify()
 
     def is_waiting(self, lanes: Iterable[str]) -> bool:

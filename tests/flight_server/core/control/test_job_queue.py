@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flight_server.core.control.job_queue import MAX_TRIES
+from flight_server.core.control.lost_jobs import MAX_TRIES
 from flight_server.core.control.workers import GRACE_SECONDS
 from store.model.errors import (
     Cancelled,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flight_server.core.control.job_queue import MAX_LOST
+from flight_server.core.control.lost_jobs import MAX_LOST
 from store.model.errors import Conflict, UpstreamError
 from store.queue.jobs import Job, sync_job
 from tests.flight_server.core.control.control_plane import ControlPlane, durable_job, outcome, requests
