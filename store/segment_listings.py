@@ -174,8 +174,7 @@ class SegmentListing(StagedListing):
         if self._has_rows:
             merged = self._compared(staged)
             counts = merged.counts(received)
-            if not merged.insert.all():
-                fresh = fresh.filter(pa.array(merged.insert))
+            fresh = staged.only(merged.insert)
         is_whole = written is not None and fresh.num_rows == piece.num_rows
         if written is not None and is_whole:
             self._write_small()

@@ -226,9 +226,7 @@ class StagedListing:
         self._change(connection, f"UPDATE {{0}} SET to_pos = {self._pos}", rid[ends & was_open])
         self._change(connection, f"UPDATE {{0}} SET to_pos = {OPEN_END}", rid[merged.extend])
         self._change(connection, "DELETE FROM {0}", rid[ends & ~was_open])
-        # a filter copies the rows
-        fresh = staged.rows if merged.insert.all() else staged.rows.filter(pa.array(merged.insert))
-        self._insert(connection, staged, fresh, mode)
+        self._insert(connection, staged, staged.only(merged.insert), mode)
         was_carried = stored.standing == Standing.CARRIED
         more = merged.extend | (merged.leave & was_open & ~was_carried)
         carried = int(more.sum()) - int((merged.close & was_carried).sum())

@@ -84,7 +84,7 @@ class SnapshotMerge:
         self._delete(connection, stored.filter(pa.array(merged.split)))
         absent = stored["table_key"].filter(pa.array(merged.is_absent))
         self.spans.change(absent.unique().to_pylist())
-        fresh = staged.rows.filter(pa.array(merged.insert))
+        fresh = staged.only(merged.insert)
         replaced_parts = stored["part"].filter(pa.array(merged.split & ~merged.is_absent)).unique().to_pylist()
         in_place = merged.replaced == fresh.num_rows and replaced_parts in ([], [0])
         self._insert(connection, fresh, generation, in_place=in_place, is_new=not merged.replaced)

@@ -85,7 +85,7 @@ class SpanMerge:
         remove_at(connection, self.family, split, staged.scope(), self.listings)
         self._extend(connection, extend)
         self._add_listings(connection)
-        self._insert(connection, staged.rows.filter(pa.array(merged.insert)), generation)
+        self._insert(connection, staged.only(merged.insert), generation)
         return merged.counts(staged.received)
 
     def _lift(self, connection: Connection, keys: Sequence[int]) -> None:

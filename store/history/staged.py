@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -162,13 +163,9 @@ class Staged:
         keys = [key for key in self.keys if key != "table_key"]
         raise contradicts(self.flight, self.name_of(new["table_key"]), keys, stored, new)
 
-    def without(self, row_numbers: pa.ChunkedArray) -> pa.Table:
-        """The rows except those with these numbers."""
-        if not len(row_numbers):
-            return self.rows
-        keep = np.ones(self.rows.num_rows, np.bool_)
-        keep[row_numbers.to_numpy()] = False
-        return self.rows.filter(pa.array(keep))
+    def only(self, mask: npt.NDArray[np.bool_]) -> pa.Table:
+        """The rows of a mask; a filter would copy them where it has all."""
+        return self.rows if mask.all() else self.rows.filter(pa.array(mask))
 
     def insert(
         self,
