@@ -112,7 +112,7 @@ def test_polars_reads_whole_tables_as_pyarrow_does(
 
 def is_beyond_python(field: pa.Field, format: str) -> bool:
     """True if polars has no such type, or the lake has values in it that are too great for an INT or for Python."""
-    is_far = format == "parquet" and "timestamp" in str(field.type)
+    is_far = format == "parquet" and any(far in str(field.type) for far in ("timestamp", "date"))
     return bool(pa.types.is_decimal256(field.type) or field.name == "uint64" or is_far)
 
 
