@@ -101,6 +101,8 @@ def _is_plain(type: pa.DataType) -> bool:
         or types.is_binary(type)
         or types.is_large_binary(type)
         or types.is_date32(type)
+        or types.is_time64(type)
+        or types.is_fixed_size_binary(type)
         or (types.is_timestamp(type) and type.unit != "ns")  # perhaps INT96, of which polars makes another unit
         or types.is_decimal128(type)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 
 import polars as pl
@@ -146,6 +146,8 @@ def is_native(frame):
         ([{"v": pa.array([datetime(2026, 1, 1, tzinfo=UTC)], pa.timestamp("ms", "UTC"))}], "TIMESTAMPTZ", True),
         ([{"v": [{"x": 1, "y": ["a"]}]}], "STRUCT", True),
         ([{"v": [date(2026, 1, 1)]}], "DATE", True),
+        ([{"v": pa.array([time(1, 2, 3, 4)], pa.time64("us"))}], "TIME", True),
+        ([{"v": pa.array([b"0123456789abcdef"], pa.binary(16))}], "UUID", True),
         ([{"v": pa.array(["a", "b", "a"]).dictionary_encode()}, {"v": ["c"]}], "STRING", False),
         ([{"v": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}], "MAP", False),
         ([{"v": pa.array([2**40], pa.uint64())}], "INT", False),
