@@ -46,6 +46,26 @@ def equal(column: str, *values: Any) -> Leaf:
     return {"column": column, "op": "EQ" if len(values) == 1 else "IN", "values": list(values)}
 
 
+def as_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of a table, as `to_pylist` returns them.
+
+    Most columns of statistics repeat a few values, such as names, times and ids: each of these becomes a Python value
+    once, which takes less than half the time.
+    """
+    columns = [_values(column) for column in table.columns]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    if pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
+        return list(column.to_pylist())
+    coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    distinct = coded.dictionary.to_pylist()
+    if 2 * len(distinct) > len(column):
+        return list(column.to_pylist())
+    return [distinct[place] for place in coded.indices.to_pylist()]
+
+
 def read_table(
     reader: Reader,
     flight: str,
@@ -63,7 +83,7 @@ def read_table(
 
 def rows_of(reader: Reader, flight: str, name: str, *more: Leaf, **options: Any) -> list[dict[str, Any]]:
     """Reads all columns as `read_table` does, as dicts."""
-    return read_table(reader, flight, name, None, *more, **options).to_pylist()
+    return as_rows(read_table(reader, flight, name, None, *more, **options))
 
 
 class Forwarding:

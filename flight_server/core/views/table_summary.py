@@ -15,7 +15,7 @@ import pyarrow as pa
 from flight_server.client.table_names import full_name
 from flight_server.core.views import shapes
 from flight_server.core.views.numbers import count, counted, known, percent
-from flight_server.core.views.reader import Leaf, Reader, read_table
+from flight_server.core.views.reader import Leaf, Reader, as_rows, read_table
 from store.model.columns import REMARK
 from store.model.errors import nearest
 from store.model.figures import interval_of_ndv
@@ -48,7 +48,7 @@ class TableSummary:
     @cached_property
     def rows(self) -> list[Row]:
         """Rows of `stats.columns`, in the order of their column ids."""
-        return sorted(self.columns.to_pylist(), key=lambda row: row["column_id"])
+        return sorted(as_rows(self.columns), key=lambda row: row["column_id"])
 
     @property
     def schemas(self) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import product
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from flight_server.client.table_names import COLUMNS, join_name, split_name
 from flight_server.core.auth.principal import ANONYMOUS
 from flight_server.core.reads.local_reader import LocalReader
-from flight_server.core.views.reader import ReadAhead, equal, read_table
+from flight_server.core.views.reader import ReadAhead, as_rows, equal, read_table
 from store.model.errors import NotFound
 from store.model.sketches import kll
 from store.model.target_ids import of_column
@@ -116,3 +117,23 @@ def test_table_that_cannot_be_read_spoils_no_other(app):
         else:
             found, expected = (read_table(each, "stats.quantiles", name, **asked) for each in (ahead, reader))
             assert found.equals(expected) and found.num_rows, name
+
+
+@pytest.mark.parametrize("rows", [0, 1, 9])
+def test_rows_are_those_of_arrow(rows):
+    instant = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
+    columns = {
+        "constant": pa.array(["a"] * rows),
+        "null": pa.nulls(rows),
+        "unknown": pa.nulls(rows, pa.float64()),
+        "some": pa.array([None, 1.5, 1.5] * 3, pa.float64())[:rows],
+        "different": pa.array(range(rows), pa.int64()),
+        "at": pa.array([instant] * rows, pa.timestamp("us", "UTC")),
+        "true": pa.array([True] * rows),
+        "bytes": pa.array([b"x"] * rows, pa.binary()),
+        "list": pa.array([[1, 2]] * rows, pa.list_(pa.int64())),
+        "coded": pa.array(["b"] * rows).dictionary_encode(),
+    }
+    table = pa.table(columns)
+    assert as_rows(table) == table.to_pylist()
+    assert as_rows(pa.concat_tables([table, table])) == pa.concat_tables([table, table]).to_pylist()
