@@ -2,7 +2,8 @@
 
 10,000 columns of mixed types × 1,000 rows: processor and wall time of a capture of everything, of one from metadata,
 and of `statflight show`, and the size of the database. Tables of 8 columns: the time of a capture, of the same files
-decoded by pyarrow, and of DuckDB's SUMMARIZE, interleaved.
+decoded by pyarrow, and of DuckDB's SUMMARIZE, interleaved. Kernels of short columns that share steps, and one after the
+other.
 `python -m pytest tests/benchmarks/bench_wide.py -m benchmark -s`; STATFLIGHT_BENCH_COLUMNS (10000) sets how many.
 """
 
@@ -24,6 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from capture.compute import kernels
+from store.model import logical_types
 from tests.benchmarks.bench_small_tables import cpu_ms
 from tests.flight_server.live_server import STATFLIGHT, Client, LiveServer, eventually, serving
 
@@ -155,3 +158,28 @@ def test_small_table(tmp_path, capsys, rows):
         print(f"\n{rows} rows × 8 columns: " + ", ".join(f"{step} {ms:.1f} ms" for step, ms in medians.items()))
         print("  processor of a capture: " + ", ".join(f"{process} {ms:.0f} ms" for process, ms in means.items()))
         print(f"  capture / SUMMARIZE {medians['capture'] / medians['SUMMARIZE']:.1f}")
+
+
+def test_columns_together(capsys):
+    """Processor milliseconds of the kernels of 250 columns, those that share steps interleaved with single ones."""
+    rows = mixed(250, ROWS)
+    columns = []
+    for name in rows.column_names:
+        lt = logical_types.from_arrow(rows[name].type)
+        assert lt is not None
+        columns.append(kernels.Values(rows[name], lt))
+    steps: dict[str, Callable[[], list[Any]]] = {
+        "together": lambda: kernels.summarise_each(columns),
+        "alone": lambda: [kernels.summarise(values, lt) for values, lt, _ in columns],
+    }
+    assert steps["together"]() == steps["alone"]()
+    took: dict[str, list[float]] = {step: [] for step in steps}
+    for _ in range(ROUNDS):
+        for step, action in steps.items():
+            began = time.process_time()
+            action()
+            took[step].append((time.process_time() - began) * 1000)
+    medians = {step: statistics.median(times) for step, times in took.items()}
+    with capsys.disabled():
+        print("\n250 columns: " + ", ".join(f"{step} {ms:.0f} ms" for step, ms in medians.items()))
+        print(f"  together / alone {medians['together'] / medians['alone']:.2f}")
