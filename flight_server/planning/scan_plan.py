@@ -71,7 +71,7 @@ class ScanPlanner:
     def __init__(self, database: Database, catalog: Catalog, streams: Streams):
         self._database, self._versions = database, database.versions
         self.listings = Listings(database, catalog, streams)
-        self._plans: LruCache[tuple[Any, ...], tuple[int, Plan]] = LruCache(_PLANS_BYTES, _PLAN_BYTES)
+        self._plans: LruCache[tuple[Any, ...], tuple[int, TableEntry, Plan]] = LruCache(_PLANS_BYTES, _PLAN_BYTES)
 
     def is_captured(self, table: TableEntry, snapshot: str | int) -> bool:
         """True if the files of a snapshot are stored.
@@ -121,11 +121,11 @@ class ScanPlanner:
         key = (table.table_key, snapshot_id, repr(node), columns and tuple(columns), tuple(added))
         generation = self._versions.settled(table.table_key)
         cached = self._plans.get(key)
-        if cached is not None and cached[0] == generation:
-            return cached[1]
+        if cached is not None and cached[:2] == (generation, table):  # whose entry may be of before a commit
+            return cached[2]
         plan = self.listings.reading(table, snapshot, planned, is_cancelled)
         if generation is not None:
-            self._plans.put(key, (generation, plan), plan.files.nbytes + len(key[2]))
+            self._plans.put(key, (generation, table, plan), plan.files.nbytes + len(key[2]))
         return plan
 
     def listed(self, table: TableEntry, snapshot_id: int) -> int:
