@@ -179,7 +179,8 @@ class App:
         segments, settings = self.database.segments, self.settings
         if settings.store != "duckdb":
             segments.cells = None
-        elif segments.cells is not None:
+            return
+        if segments.cells is not None:
             segments.cells = settings.segment_cells
         if self.role.takes_writes and settings.segments is not None:
             self.database.name_segments(settings.segments)

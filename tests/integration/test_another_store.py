@@ -52,7 +52,8 @@ def labels(client: Client) -> list[Any]:
 
 
 def test_statistics_live_in_the_other_store(tmp_path):
-    env = installed(tmp_path)
+    segments = tmp_path / "segments"  # of no use here, so that servers may name the same place
+    env = installed(tmp_path) | {"STATFLIGHT_SEGMENTS": str(segments)}
     lake = tmp_path / "lake" / "t"
     write_deltalake(lake, pa.table({"n": range(100), "s": [f"v{i % 7}" for i in range(100)]}))
     connector = {"catalog": "lake", "format": "delta", "uri": str(lake.parent)}
@@ -77,6 +78,7 @@ def test_statistics_live_in_the_other_store(tmp_path):
 
     (tmp_path / "two").mkdir()
     with serving(tmp_path / "two", env=env) as server, server.connect() as client:
+        assert not segments.exists()
         assert "filled the database with" in server.log.read_text()
         assert served(client) == before
         client.act("register_connector", connector)
