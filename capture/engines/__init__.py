@@ -64,8 +64,10 @@ ENGINES: Final = Plugins(
 
 
 def supporting(engines: Sequence[Mapping[str, Any]], format: str, spec: CaptureSpec) -> list[Mapping[str, Any]]:
-    """The `engines` (rows of `sys.engines`) that support a capture nobody waits for, the first candidate first."""
-    fit = [row for row in engines if not _capabilities(row).mismatch_of(spec, format, Mode.ASYNC)]
+    """The `engines` (rows of `sys.engines`) that support a capture nobody waits for, the first candidate first; none of
+    those that could not be loaded."""
+    loaded = [row for row in engines if not row.get("error")]
+    fit = [row for row in loaded if not _capabilities(row).mismatch_of(spec, format, Mode.ASYNC)]
     if spec.target.kind is TargetKind.EXPRESSION:
         fit = [row for row in fit if row["engine_id"] == spec.target.engine_kind]
     return sorted(fit, key=lambda row: (rank(row["priority"], spec.kinds), row["engine_id"]))

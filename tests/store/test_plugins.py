@@ -7,9 +7,11 @@ import sys
 
 import pytest
 
-from capture.engines import ENGINES, default_engines, described
+from capture.engines import ENGINES, default_engines, described, supporting
+from capture.spec import CaptureSpec
 from flight_server.faces.present.doctor import plugins as findings
 from store.model.errors import InvalidArgument
+from store.model.targets import Target
 from store.plugins import Broken, Plugins
 
 OUT_OF_ORDER = {
@@ -69,6 +71,8 @@ def test_an_engine_that_cannot_be_made_is_left_out_and_named_once(install, caplo
     assert said.startswith('the engine "outoforder" of the package outoforder 1.0 cannot be loaded: ')
     rows = {row["engine_id"]: row.get("error") for row in described(made)}
     assert rows == {"spark": None, "local": None, "native": None, "goodengine": None, "outoforder": said}
+    able = {row["engine_id"] for row in supporting(described(made), "parquet", CaptureSpec(Target.table()))}
+    assert {"native"} <= able <= rows.keys() - {"outoforder"}
 
 
 @of(OUT_OF_ORDER)
