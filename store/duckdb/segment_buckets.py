@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -39,8 +39,10 @@ COPIES_BYTES: Final = 16 << 30
 """Room that copies may take; those that were read in the last quarter of an hour stay nevertheless."""
 
 _USE: Final = Use("segments", "UPSTREAM", 120)
+CALLS: Final = 4
+"""Files that are sent or fetched at a time: each is in memory."""
+
 _FOLDER: Final = "files"
-_CALLS: Final = 4  # at a time: each has a file in memory
 
 
 class BucketFiles(SegmentFiles):
@@ -88,7 +90,7 @@ class BucketFiles(SegmentFiles):
             sink = pa.BufferOutputStream()
             write_parquet(rows, sink)
             data = sink.getvalue().to_pybytes()
-            self._bucket.create(_object(name), data)
+            self._bucket.create(object_name(name), data)
         except BaseException:
             self.discard([name])
             raise
@@ -101,33 +103,21 @@ class BucketFiles(SegmentFiles):
         """Nothing: an object is durable once it is written."""
 
     def put(self, name: str, data: bytes) -> None:
-        self._bucket.create(_object(name), data)
+        self._bucket.create(object_name(name), data)
 
     def data(self, name: str) -> bytes | None:
         copy = super().data(name) if self.directory is not None else None
-        return self._bucket.read(_object(name)) if copy is None else copy
+        return self._bucket.read(object_name(name)) if copy is None else copy
 
     def bring(self, digests: Mapping[str, str]) -> None:
-        missing = [name for name in digests if not self.path(name).exists()]
-        if len(missing) < 2:
-            return  # `check` fetches it
-        with ThreadPoolExecutor(_CALLS, "segments") as pool:
-            list(pool.map(lambda name: self._fetch(name, digests[name]), missing))
+        fetch(self._bucket, self.lacking(digests), self._copy)
 
     def check(self, name: str, digest: str) -> frozenset[str]:
         self._read_at[name] = time.monotonic()
         with contextlib.suppress(SegmentError):
             return super().check(name, digest)
-        self._fetch(name, digest)  # the copy is not there, or not whole
+        fetch(self._bucket, {name: digest}, self._copy)  # the copy is not there, or not whole
         return super().check(name, digest)
-
-    def _fetch(self, name: str, digest: str) -> None:
-        data = self._bucket.read(_object(name))
-        if data is None:
-            raise SegmentError(name, "is missing")
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise SegmentError(name, "is damaged: its digest is not that of what was written")
-        self._copy(name, data)
 
     def _copy(self, name: str, data: bytes) -> None:
         self._read_at[name] = time.monotonic()
@@ -140,14 +130,14 @@ class BucketFiles(SegmentFiles):
     def discard(self, names: Collection[str]) -> None:
         for name in names:
             with contextlib.suppress(UpstreamError):  # what stays is collected later
-                self._bucket.delete(_object(name))
+                self._bucket.delete(object_name(name))
             self._read_at.pop(name, None)
         if self.directory is not None:
             super().discard(names)
         self.being_written.difference_update(names)
 
     def names(self) -> set[str]:
-        return {name.removeprefix(f"{_FOLDER}/") for name in self._bucket.names(_FOLDER)}
+        return names_at(self._bucket)
 
     def collect(self, used: Collection[str], grace_seconds: float = GRACE_SECONDS) -> int:
         count = super().collect(used, grace_seconds)
@@ -205,5 +195,37 @@ def carry(source: SegmentFiles, target: SegmentFiles, names: Collection[str]) ->
     return count
 
 
-def _object(name: str) -> str:
+def fetch(place: Place, digests: Mapping[str, str], put: Callable[[str, bytes], None]) -> None:
+    """Fetches files, several at a time.
+
+    Args:
+        place: A bucket of segments, or a replica.
+        digests: Name → digest of each.
+        put: Stores one, by its name.
+
+    Raises:
+        SegmentError: One is missing or damaged.
+        UpstreamError: The place is out of reach.
+    """
+
+    def fetch_one(name: str) -> None:
+        data = place.read(object_name(name))
+        if data is None:
+            raise SegmentError(name, "is missing")
+        if hashlib.sha256(data).hexdigest() != digests[name]:
+            raise SegmentError(name, "is damaged: its digest is not that of what was written")
+        put(name, data)
+
+    if digests:
+        with ThreadPoolExecutor(CALLS, "segments") as pool:
+            list(pool.map(fetch_one, digests))
+
+
+def names_at(place: Place) -> set[str]:
+    """Names of the files at a place."""
+    return {name.removeprefix(f"{_FOLDER}/") for name in place.names(_FOLDER)}
+
+
+def object_name(name: str) -> str:
+    """The name of the object that has a file."""
     return f"{_FOLDER}/{name}"

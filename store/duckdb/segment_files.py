@@ -103,7 +103,7 @@ class SegmentFiles:
 
     @property
     def location(self) -> str:
-        """Where the files are kept: an absolute path, or the URL of a bucket."""
+        """The place of the files: an absolute path, or the URL of a bucket."""
         assert self.directory is not None
         return str(self.directory.absolute())
 
@@ -249,6 +249,10 @@ class SegmentFiles:
             return self.path(name).read_bytes()
         except FileNotFoundError:
             return None
+
+    def lacking(self, digests: Mapping[str, str]) -> dict[str, str]:
+        """Those of some files (name → digest) that are not in the directory."""
+        return {name: digest for name, digest in digests.items() if not self.path(name).exists()}
 
     def bring(self, digests: Mapping[str, str]) -> None:
         """Makes files ready to be read, several at a time; those of a directory are.

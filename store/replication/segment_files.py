@@ -8,15 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
 
+from store.duckdb import segment_buckets
 from store.duckdb.database import Connection
-from store.duckdb.segment_files import SegmentFiles
+from store.duckdb.segment_buckets import CALLS, names_at, object_name
+from store.duckdb.segment_files import SegmentError, SegmentFiles
 from store.duckdb.segments import Segments
-from store.replication.log import Damaged, Log, digest
-
-_FOLDER: Final = "files"
-_CALLS: Final = 4  # at a time: each has a file in memory
+from store.replication.log import Damaged, Log
 
 
 class Shipped:
@@ -41,35 +39,34 @@ class Shipped:
             UpstreamError: The place is out of reach.
         """
         if self._known is None:
-            self._known = set(self._log.place.names(_FOLDER))
+            self._known = names_at(self._log.place)
             self._segments.files.to_ship.update(used())
         to_ship = self._segments.files.to_ship
         waiting = list(to_ship)
         if not waiting:
             return
-        with ThreadPoolExecutor(_CALLS, "replica-upload") as pool:
+        with ThreadPoolExecutor(CALLS, "replica-upload") as pool:
             list(pool.map(self._ship_one, waiting))
         to_ship.difference_update(waiting)
 
     def _ship_one(self, name: str) -> None:
         assert self._known is not None
-        if _object(name) in self._known:
+        if name in self._known:
             return
         data = self._segments.files.data(name)
         if data is None:
             return  # of a capture that was not committed, or it is damaged here: readers are told
-        self._log.place.create(_object(name), data)
-        self._known.add(_object(name))
+        self._log.place.create(object_name(name), data)
+        self._known.add(name)
 
     def clean(self, used: Collection[str], keep_seconds: float) -> None:
         """Deletes the files that no restorable generation has."""
         now = time.monotonic()
-        kept = {_object(name) for name in used}
-        left = set(self._log.place.names(_FOLDER)) - kept
+        left = names_at(self._log.place) - set(used)
         self._left = {name: self._left.get(name, now) for name in left}
         for name, since in self._left.items():
-            if now - since > keep_seconds and _name(name) not in self._segments.files.to_ship:
-                self._log.place.delete(name)
+            if now - since > keep_seconds and name not in self._segments.files.to_ship:
+                self._log.place.delete(object_name(name))
                 (self._known or set()).discard(name)
 
 
@@ -82,20 +79,10 @@ def fetch(log: Log, connection: Connection, files: SegmentFiles) -> None:
     Raises:
         Damaged: The replica lacks one, or it is damaged.
     """
-    wanted = {name: expected for name, expected in digests(connection).items() if not files.path(name).exists()}
-    if not wanted:
-        return
-    files.prepare()
-
-    def fetch_one(name: str) -> None:
-        data = log.place.read(_object(name))
-        if data is None or digest(data) != wanted[name]:
-            state = "missing" if data is None else "damaged"
-            raise Damaged(f'replica "{log.place.url}": the segment {name} is {state}')
-        files.store(name, data)
-
-    with ThreadPoolExecutor(_CALLS, "replica-download") as pool:
-        list(pool.map(fetch_one, wanted))
+    try:
+        segment_buckets.fetch(log.place, files.lacking(digests(connection)), files.put)
+    except SegmentError as error:
+        raise Damaged(f'replica "{log.place.url}": {error.message}') from None
 
 
 def digests(connection: Connection) -> dict[str, str]:
@@ -103,11 +90,3 @@ def digests(connection: Connection) -> dict[str, str]:
     if not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'segments'").fetchall():
         return {}
     return dict(connection.execute("SELECT name, digest FROM segments").fetchall())
-
-
-def _object(name: str) -> str:
-    return f"{_FOLDER}/{name}"
-
-
-def _name(of: str) -> str:
-    return of.removeprefix(f"{_FOLDER}/")
