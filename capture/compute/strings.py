@@ -120,7 +120,7 @@ def _lengths(values: pa.Array) -> Longs:
 
 
 def _offsets(values: pa.Array) -> Longs:
-    """Where each value begins in the last buffer, and the end, shape (n + 1,)."""
+    """Offsets of the values in the last buffer, and the end of the last value; shape (n + 1,)."""
     count = len(values)
     if pa.types.is_fixed_size_binary(values.type):
         size = values.type.byte_width

@@ -1,4 +1,4 @@
-"""Which stored table each found one is: the same, a renamed one, one that was dropped under the name, or a new one."""
+"""Matches tables found in a lake with stored ones: the same, renamed, dropped under this name before, or new."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 
 
 class Standing(IntEnum):
-    """What a stored row is to the snapshot, or the listing of files, that is put."""
+    """Relation of a stored row to the snapshot, or the listing of files, that is put."""
 
     OWN = 0  # a row of it
     EARLIER = 1  # of the listing before, if this one is new

@@ -1,4 +1,4 @@
-"""What the merges of a transaction need to know about the tables and snapshots that its puts are about."""
+"""Facts about tables and snapshots that the merges of one transaction share."""
 
 from __future__ import annotations
 

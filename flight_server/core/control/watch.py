@@ -69,7 +69,7 @@ class Looks(Protocol):
 
 
 class Findings(Protocol):
-    """Where the watch stores what looks have found (`LakeFindings`)."""
+    """The store of what the looks of the watch have found (`LakeFindings`)."""
 
     def store_names(self, catalog: str, config: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         """Stores which tables there are."""

@@ -326,7 +326,7 @@ def _opposite(test: Comparison) -> Comparison:
 
 
 def _may(counts: ColumnCounts, test: Comparison) -> Truth:
-    """Whether a number between the bounds may satisfy a comparison."""
+    """Decides whether a value between the bounds of each file may satisfy a comparison."""
     if test.op is Op.IN:
         return ~_is_member(counts, test) if test.negated else _contains_member(counts, test)
     (value,) = test.values
