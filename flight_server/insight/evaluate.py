@@ -17,7 +17,7 @@ from flight_server.core.views.table_summary import Row, TableSummary
 from flight_server.insight import learned, measures, references
 from flight_server.insight.results import Result, State
 from flight_server.insight.rules import CONTAINMENT, FIRST, LEARNED, PREVIOUS, Rule
-from flight_server.insight.values import NoHistory, Values
+from flight_server.insight.values import NoHistory, Terms, Values
 from store.model.errors import InvalidArgument
 from store.model.names import is_pattern
 from store.model.statistics import SIDES
@@ -60,15 +60,8 @@ def check(
     if against not in (None, PREVIOUS, FIRST):
         table_summary.require(reader, table, against)
     facts = table_summary.gather(reader, table, "current")
-    subject = _Subject(
-        reader,
-        facts,
-        "current",
-        against,
-        now or datetime.now(UTC),
-        only_timely=only_timely,
-        allow_inherited=allow_inherited,
-    )
+    terms = Terms("current", against, now or datetime.now(UTC), only_timely, allow_inherited)
+    subject = _Subject(reader, facts, terms)
     subject.about_added = [rule for rule in mine if rule.of_added]
     return [result for rule in mine for result in subject.results(rule)]
 
@@ -82,7 +75,7 @@ def compare(
         before, after: The table's statistics at the two snapshots.
         was, at: Their ids, or "current".
     """
-    subject = _Subject(reader, after, at, was, datetime.now(UTC))
+    subject = _Subject(reader, after, Terms(at, was, datetime.now(UTC)))
     subject.take(was, before)
     subject.about_added = [rule for rule in rules if rule.of_added]
     return [result for rule in rules for result in subject.results(rule)]
@@ -99,20 +92,9 @@ def _shown(value: Any) -> float | str:
 class _Subject:
     """A table's statistics, read once and used by each rule."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        facts: TableSummary,
-        at: int | str,
-        against: int | str | None,
-        now: datetime,
-        *,
-        only_timely: bool = False,
-        allow_inherited: bool = False,
-    ):
-        self._reader, self._table, self._facts = reader, facts.name, facts
-        self._at, self._now, self._only_timely = at, now, only_timely
-        self._values = Values(reader, facts, at, against, now, allow_inherited=allow_inherited)
+    def __init__(self, reader: Reader, facts: TableSummary, terms: Terms):
+        self._reader, self._table, self._facts, self._terms = reader, facts.name, facts, terms
+        self._values = Values(reader, facts, terms)
         self.about_added: Sequence[Rule] = ()
         self._loads: dict[int | None, _Subject] = {}
 
@@ -128,7 +110,7 @@ class _Subject:
         if rule.compares and self._values.against_of(rule) == PREVIOUS and self._values.records.previous is None:
             return  # a first snapshot has no predecessor
         if rule.measure == LEARNED:
-            yield from learned.results(self._reader, self._facts, rule, self._now, self._only_timely)
+            yield from learned.results(self._reader, self._facts, rule, self._terms.now, self._terms.only_timely)
             return
         if rule.is_of_table:
             with suppress(NoHistory):
@@ -182,7 +164,7 @@ class _Subject:
             facts, thetas = added.gather(self._reader, self._table, current, against, wanted, sketches=has_distinct)
         except added.NotListed as why:
             raise measures.UnknownValue(str(why)) from None
-        load = _Subject(self._reader, facts, self._at, against, self._now)
+        load = _Subject(self._reader, facts, Terms(self._terms.at, against, self._terms.now))
         of_load = {"snapshot_id": current, "freshness": "EXACT", "params": None}
         load._values.records.take_sketches(
             current, "NDV", {column: of_load | {"data": data} for column, data in thetas.items()}

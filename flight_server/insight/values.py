@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from typing import Any, Final
@@ -30,34 +30,39 @@ class NoHistory(Exception):
     """Raised when a rule compares with earlier snapshots, and there are too few of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a table is judged by, besides its statistics and the rules.
+
+    Attributes:
+        at: Snapshot of the statistics, or "current".
+        against: Snapshot that rules compare with that name none; None for none.
+        now: The time that ages are measured to.
+        only_timely: Gives only results that time alone may turn.
+        allow_inherited: Lets distributions of earlier snapshots decide.
+    """
+
+    at: int | str
+    against: int | str | None
+    now: datetime
+    only_timely: bool = False
+    allow_inherited: bool = False
+
+
 class Values:
     """Values of a table's statistics, read once and used by each rule.
 
     Args:
         facts: The table's statistics.
-        at: Their snapshot, or "current".
-        against: Snapshot that rules compare with that name none; None for none.
-        now: The time that ages are measured to.
-        allow_inherited: Lets distributions of earlier snapshots decide.
 
     Attributes:
         records: The table's records at this and other snapshots.
     """
 
-    def __init__(
-        self,
-        reader: Reader,
-        facts: TableSummary,
-        at: int | str,
-        against: int | str | None,
-        now: datetime,
-        *,
-        allow_inherited: bool = False,
-    ):
+    def __init__(self, reader: Reader, facts: TableSummary, terms: Terms):
         self._reader, self._table, self._facts = reader, facts.name, facts
-        self._at, self._against, self._now = at, against, now
-        self._allow_inherited = allow_inherited
-        self.records = Records(reader, facts.name, at)
+        self._terms, self._at = terms, terms.at
+        self.records = Records(reader, facts.name, terms.at)
 
     def found(self, rule: Rule, row: Row | None) -> Found:
         """The value that a rule is about."""
@@ -78,7 +83,7 @@ class Values:
 
     def _decides(self, measure: str, at: int | None) -> bool:
         """True if a value that is inherited from a snapshot, None for none, may decide a rule."""
-        return at is None or measure not in measures.OF_DISTRIBUTION or self._allow_inherited
+        return at is None or measure not in measures.OF_DISTRIBUTION or self._terms.allow_inherited
 
     def _with_own_counts(self, measure: str, row: Row) -> Row:
         """A record with the counts, and the exactness, of the snapshot that a measure is of."""
@@ -149,12 +154,12 @@ class Values:
         current = [row for row in self.records.snapshots() if self.records.is_now(row)]
         committed = current[0]["committed_at"] if current else None
         if committed is not None:
-            return (self._now - committed).total_seconds(), None, ""
+            return (self._terms.now - committed).total_seconds(), None, ""
         table = self._facts.table or next(iter(self._facts.rows), None)
         captured = None if table is None else table["refreshed_at"] or table["captured_at"]
         if captured is None:
             raise measures.UnknownValue("neither committed nor captured")
-        return (self._now - captured).total_seconds(), None, "since the capture"
+        return (self._terms.now - captured).total_seconds(), None, "since the capture"
 
     def _schema_changes(self, against: int | str) -> Found:
         older = self.records.summary(against)
@@ -220,7 +225,7 @@ class Values:
         inherited = [sketch["snapshot_id"] for sketch in used if sketch and sketch["freshness"] == "INHERITED"]
         mine = used[0]
         at = mine["snapshot_id"] if mine is not None and mine["freshness"] == "INHERITED" else None
-        return replace(found, at=at, decides=self._allow_inherited or (found.decides and not inherited))
+        return replace(found, at=at, decides=self._terms.allow_inherited or (found.decides and not inherited))
 
     def _most_common(self, rule: Rule, row: Row) -> Found:
         """The first of a column's most common values that breaks the condition, else the most common one."""
@@ -345,7 +350,7 @@ class Values:
 
     def against_of(self, rule: Rule) -> int | str | None:
         """The snapshot that a rule compares with, as it says itself, or all do; None if neither says."""
-        return self._against if rule.against is None else rule.against
+        return self._terms.against if rule.against is None else rule.against
 
     def compared(self, rule: Rule) -> int | str:
         """The snapshot that a rule compares with."""
