@@ -121,7 +121,7 @@ def lies_in(path: str) -> Found | None:
     """The table that a local directory is, or the first that lies in it; None if it is missing or has neither."""
     place = _place(path, {})
     try:
-        return _recognized(path, place) or next(_below(place, 1), None)
+        return _first(path, place, 1)
     except OSError:
         return None
 
@@ -135,7 +135,7 @@ def hint_of_other_format(config: ConnectorConfig) -> str:
     try:
         place = open_place(config.uri, resolve(config.options))
         with _reading(config.uri):
-            found = _recognized(config.uri, place) or next(_below(place), None)
+            found = _first(config.uri, place)
     except StatflightError:
         return ""
     if found is None or found.format == config.format:
@@ -235,6 +235,11 @@ def _listed(place: Place) -> Folder | None:
 def _has_entries(place: Place) -> bool:
     folder = _listed(place)
     return folder is not None and bool(folder.files or folder.folders)
+
+
+def _first(path: str, place: Place, most_depth: int = MAX_DEPTH) -> Found | None:
+    """The table at a place, or else the nearest below it."""
+    return _recognized(path, place) or next(_below(place, most_depth), None)
 
 
 def _below(place: Place, most_depth: int = MAX_DEPTH) -> Iterator[Found]:
