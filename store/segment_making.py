@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from store.duckdb.layout import stored_columns
 from store.duckdb.segment_buckets import files_at
-from store.duckdb.segment_files import DERIVED, SegmentError, SegmentFiles, Written
+from store.duckdb.segment_files import ROUNDED_BOUNDS, SegmentError, SegmentFiles, Written
 from store.history import validation
 from store.history.target_bits import TargetBits
 from store.model import target_ids
@@ -160,7 +160,7 @@ def taken_over(files: SegmentFiles, place: Put, written: Written) -> HandedOver:
         family = FAMILY_OF[place.flight]
         files.check(written.name, written.digest)
         found = pq.ParquetFile(files.path(written.name))
-        types = {**stored_columns(family), **DERIVED}
+        types = {**stored_columns(family), **ROUNDED_BOUNDS}
         wrong = [field.name for field in found.schema_arrow if types.get(field.name) != field.type]
         lacking = set(IDENTITY[family]) - {"column_id"} - set(found.schema_arrow.names)
         if wrong or lacking or found.metadata.num_rows != written.row_count or not written.row_count:

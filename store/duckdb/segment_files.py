@@ -46,10 +46,10 @@ _FILES_GROUP_ROWS: Final = 16_384
 """Rows of a row group of files, of which a plan reads those with the few that it keeps."""
 
 _PAGE_BYTES: Final = 1 << 20
-DERIVED: Final = {LOW: pa.float32(), HIGH: pa.float32()}
-"""Columns that follow from others: files may have them, and rows of the store do not."""
+ROUNDED_BOUNDS: Final = {LOW: pa.float32(), HIGH: pa.float32()}
+"""Columns that follow from the bounds: files may have them, and rows of the store do not."""
 
-_DISTINCT: Final = frozenset({"file_path", "storage_id", "min", "max", "data", *DERIVED})
+_DISTINCT: Final = frozenset({"file_path", "storage_id", "min", "max", "data", *ROUNDED_BOUNDS})
 """Columns whose values are mostly different within a row group, so that a dictionary would cost and save nothing."""
 
 _UNORDERED: Final = frozenset({"min", "max", "data", "schema_hash"})
@@ -304,7 +304,7 @@ class SegmentFiles:
         """
         self.check(written.name, written.digest)
         file = pq.ParquetFile(self.path(written.name))
-        wanted = frozenset(file.schema_arrow.names if columns is None else columns) - DERIVED.keys()
+        wanted = frozenset(file.schema_arrow.names if columns is None else columns) - ROUNDED_BOUNDS.keys()
         return file.read([name for name in file.schema_arrow.names if name in wanted])
 
     def discard(self, names: Collection[str]) -> None:
@@ -381,7 +381,7 @@ def write_parquet(rows: pa.Table, file: object) -> frozenset[str]:
         row_group_size=group_rows,
         compression="zstd",
         use_dictionary=[name for name in rows.column_names if name not in distinct],
-        use_byte_stream_split=[name for name in rows.column_names if name in DERIVED],
+        use_byte_stream_split=[name for name in rows.column_names if name in ROUNDED_BOUNDS],
         write_statistics=[name for name in rows.column_names if name not in _UNORDERED],
         data_page_size=_PAGE_BYTES,
         store_schema=False,
