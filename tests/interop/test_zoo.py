@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -13,6 +12,7 @@ import pytest
 
 from tests.flight_server.live_server import LiveServer, serving
 from tests.interop.clients import HERE, block
+from tests.interop.go_programs import built
 from tests.interop.java import jars
 from tests.interop.processes import downloaded, require
 from tests.interop.questions import Asked, captured, questions, told, wrong
@@ -100,11 +100,7 @@ def test_blocks_of_the_clients_page_run(server, asked, tmp_path):
 
 
 def test_adbc_in_go_answers_all(server, asked, tmp_path):
-    for name in ("go.mod", "go.sum"):
-        shutil.copy(HERE / name, tmp_path)
-    shutil.copy(ZOO / "by_adbc.go", tmp_path / "main.go")
-    program = tmp_path / "by_adbc"
-    downloaded("ADBC for Go", [require("go"), "build", "-o", program, "."], tmp_path)
+    program = built(tmp_path / "program", (ZOO / "by_adbc.go").read_text(encoding="utf-8"))
     assert wrong(asked, output(asked, [program], tmp_path, STATFLIGHT_SERVER=server.uri)) == {}
 
 
