@@ -25,7 +25,7 @@ from flight_server.core.auth.handshake import Greeting, NoHandshake, greet
 from flight_server.core.auth.principal import ANONYMOUS, Principal
 from flight_server.core.auth.tokens import Authenticator, Guard
 from flight_server.core.part import Asking
-from flight_server.core.reads.streams import Stream
+from flight_server.core.reads.stream import Stream
 from flight_server.core.transfer import pieces
 from flight_server.core.wire import flight_sql, lag, scan_request, status, tickets
 from flight_server.core.writes import ingest

@@ -18,7 +18,7 @@ from flight_server.core.auth.principal import Principal
 from flight_server.core.config import Settings
 from flight_server.core.control.housekeeping import Background
 from flight_server.core.reads.query import ArrowSource
-from flight_server.core.reads.streams import Stream, never
+from flight_server.core.reads.stream import Stream, never
 from flight_server.core.wire import flight_sql
 from store.duckdb.commit import Behind
 from store.model.catalog_entries import TableEntry

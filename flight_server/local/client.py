@@ -15,7 +15,7 @@ from flight_server.client.conditions.exact_json import dumps
 from flight_server.core.app import App
 from flight_server.core.auth.principal import ANONYMOUS, Principal
 from flight_server.core.part import Asking
-from flight_server.core.reads.streams import Stream, never
+from flight_server.core.reads.stream import Stream, never
 from flight_server.core.wire import status, tickets
 from store.model.errors import InvalidArgument, Unimplemented
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flight_server.core.reads.streams import never
+from flight_server.core.reads.stream import never
 from flight_server.planning.answer_request import AnswerRequest, Item
 from flight_server.planning.listings import Listing
 from flight_server.planning.scan_plan import ScanPlanner

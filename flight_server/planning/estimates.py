@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from flight_server.core.reads.streams import never
+from flight_server.core.reads.stream import never
 from flight_server.planning import file_keys
 from flight_server.planning.column_facts import ColumnFacts, FactCache, Ints, SnapshotFacts
 from flight_server.planning.listings import Listing

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from flight_server.core.reads.streams import Streams, never
+from flight_server.core.reads.stream import never
+from flight_server.core.reads.streams import Streams
 from flight_server.planning.scan_columns import Columns
 from store.catalog.capture_facts import snapshot_columns
 from store.catalog.catalog import Catalog

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from flight_server.core.reads.streams import Streams, never
+from flight_server.core.reads.stream import never
+from flight_server.core.reads.streams import Streams
 from flight_server.planning.listings import Listing, Listings, data_files, positions_of
 from flight_server.planning.scan_query import Query
 from flight_server.planning.slices import WHOLE, Slice

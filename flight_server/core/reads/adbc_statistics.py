@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from flight_server.client.estimates import COLUMN_FIELDS, KEYS, TABLE_FIELDS, Estimate, of_column, of_table
 from flight_server.core.wire.dense_union import dense_union
-from flight_server.core.wire.scan_request import ScanRequest
+from flight_server.core.wire.scan_request import CURRENT, ScanRequest
 from store.model.predicates.arrow import to_arrow
 from store.model.schemas import FLIGHTS
 from store.model.server_flights import ADBC_STATISTIC
@@ -33,12 +33,16 @@ Statistic = tuple[str | None, int, Any, bool]
 """Column (None for the table), key, value, True if approximate."""
 
 
-def answer(request: ScanRequest, tables: Rows, columns: Rows) -> pa.Table:
+def answer(request: ScanRequest, read: Callable[[ScanRequest], pa.Table]) -> pa.Table:
     """The result of a scan of the flight, built without DuckDB, which does not support dense unions.
 
     Args:
-        tables: Rows of stats.tables with `TABLE_COLUMNS`.
+        read: Reads all rows of another scan, for the same caller.
     """
+    tables, columns = (
+        read(ScanRequest(FLIGHTS[name], names, snapshot=CURRENT)).to_pylist()
+        for name, names in (("stats.tables", TABLE_COLUMNS), ("stats.columns", COLUMNS))
+    )
     # conditions on lists are whether they are null, which they are not
     schema = pa.schema([("catalog_name", pa.string()), ("catalog_db_schemas", pa.list_(pa.null()))])
 

@@ -21,7 +21,8 @@ from flight_server.core.reads.null_slots import zeroed
 from flight_server.core.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
 from flight_server.core.reads.scope import ReadScope
 from flight_server.core.reads.slice_cache import Derived, Slice, SliceCache, one_batch
-from flight_server.core.reads.streams import Stream, Streams, fits, never
+from flight_server.core.reads.stream import Stream, fits, never
+from flight_server.core.reads.streams import Streams
 from flight_server.core.reads.table_rows import TableRows
 from flight_server.core.wire.scan_request import CURRENT, ScanRequest
 from store.catalog.catalog import Catalog
@@ -29,7 +30,6 @@ from store.duckdb.database import Database
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument
 from store.model.predicates.tree import And, Leaf, Op
-from store.model.schemas import FLIGHTS
 
 SHORT_BYTES: Final = 65_536  # largest answer, with its command and the slice that it is a part of, that is kept
 _OBJECTS_BYTES: Final = 10_240  # estimated size of the objects of a kept answer
@@ -304,14 +304,7 @@ class Scanner:
         """Answers from DuckDB."""
         if request.flight.name != adbc_statistics.FLIGHT.name:
             return self._run(request, self.scope(request, principal), principal.sees_all, is_cancelled)
-        tables, columns = (
-            self.table(ScanRequest(FLIGHTS[name], names, snapshot=CURRENT), principal).to_pylist()
-            for name, names in (
-                ("stats.tables", adbc_statistics.TABLE_COLUMNS),
-                ("stats.columns", adbc_statistics.COLUMNS),
-            )
-        )
-        return adbc_statistics.answer(request, tables, columns)
+        return adbc_statistics.answer(request, lambda scan: self.table(scan, principal))
 
     def _run(self, request: ScanRequest, scope: ReadScope, sees_all: bool, is_cancelled: Callable[[], bool]) -> Answer:
         cursor = self.database.read()

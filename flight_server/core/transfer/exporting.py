@@ -10,7 +10,8 @@ import pyarrow as pa
 from flight_server.core.auth.principal import Principal
 from flight_server.core.control.access import Access
 from flight_server.core.reads.computed import MaySee, shown_rules, whole_lakes
-from flight_server.core.reads.streams import Stream, Streams
+from flight_server.core.reads.stream import Stream
+from flight_server.core.reads.streams import Streams
 from flight_server.core.transfer.pieces import SCHEMA, to_batch
 from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection, Database

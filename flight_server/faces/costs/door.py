@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from flight_server.core.app import App
 from flight_server.core.auth.challenge import challenge
 from flight_server.core.auth.tokens import Guard
-from flight_server.core.reads.streams import never
+from flight_server.core.reads.stream import never
 from flight_server.core.wire.action_bodies import parse_body
 from flight_server.core.wire.scan_request import MAX_COMMAND_BYTES, parse_json
 from flight_server.faces.costs.actions import Changed

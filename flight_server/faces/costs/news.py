@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from flight_server.core.reads.streams import never
+from flight_server.core.reads.stream import never
 from store.model.catalog_entries import TableEntry
 
 TOGETHER_SECONDS: Final = 0.5  # from the first notification to the look: a commit writes many objects

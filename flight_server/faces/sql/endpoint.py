@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from flight_server.core.auth.principal import Principal
-from flight_server.core.reads.streams import never
+from flight_server.core.reads.stream import never
 from flight_server.core.wire import flight_sql
 from flight_server.core.wire.protobuf import Message, read_message, write_message
 from flight_server.faces.sql import metadata, parameters, sessions, statement_answers

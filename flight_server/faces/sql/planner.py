@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from flight_server.core.reads.streams import never
+from flight_server.core.reads.stream import never
 from flight_server.faces.sql import parameter_types, plan, shapes, statement_answers, statements
 from flight_server.faces.sql.flights import naive
 from flight_server.faces.sql.plan import Plan

@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flight_server.core.auth.principal import Principal
+from flight_server.core.reads.fair_semaphore import FairSemaphore
 from flight_server.core.reads.null_slots import zeroed
-from flight_server.core.reads.streams import MAX_QUERIES, FairSemaphore, Stream
+from flight_server.core.reads.stream import Stream
+from flight_server.core.reads.streams import MAX_QUERIES
 from flight_server.core.wire.scan_request import ScanRequest
 from flight_server.faces.sql import parameters, pushdown
 from flight_server.faces.sql.kept_tables import KeptTable, WholeColumns

@@ -11,7 +11,7 @@ import pytest
 
 from flight_server.core.auth.principal import ALL_SCOPES, ANONYMOUS, Principal
 from flight_server.core.reads.stats_sources import LABELS
-from flight_server.core.reads.streams import MAX_BATCH_BYTES
+from flight_server.core.reads.stream import MAX_BATCH_BYTES
 from flight_server.core.wire import scan_request
 from flight_server.core.wire.tickets import of_ticket, to_ticket
 from store.history import validation

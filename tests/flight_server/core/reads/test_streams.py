@@ -9,7 +9,8 @@ import time
 import pyarrow as pa
 import pytest
 
-from flight_server.core.reads.streams import MAX_BATCH_BYTES, Streams, never, pieces
+from flight_server.core.reads.stream import MAX_BATCH_BYTES, never, pieces
+from flight_server.core.reads.streams import Streams
 from store.model.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 from tests.store.empty_store import empty_database
 
