@@ -23,7 +23,7 @@ from store.model.catalog_entries import TableEntry
 from store.model.errors import NotCaptured
 from store.model.freshness import CONTRADICTED, is_whole_sql, prunes_sql
 from store.model.predicates.bounds import KEYS, kind_sql
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 
 _AT_ONCE: Final = 32  # columns of a query, which DuckDB plans in the square of them
 _SIDES = {"min": ("min", "low", "minimum"), "max": ("max", "high", "maximum")}

@@ -23,7 +23,7 @@ from store.model.columns import THETA
 from store.model.freshness import is_whole_sql
 from store.model.predicates.buckets import Bucket, bucket_sql
 from store.model.predicates.file_counts import COLUMNS, UNKNOWN, ColumnCounts, Mask
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 FactCache: TypeAlias = LruCache[tuple[int, int, str, int], Any]

@@ -30,7 +30,7 @@ from store.model.catalog_entries import TableEntry
 from store.model.predicates import row_counts
 from store.model.predicates.file_counts import UNKNOWN, ColumnCounts, FileDecisions, Mask
 from store.model.predicates.literals import Scalar
-from store.model.predicates.pruning import Column, Constant, comparisons, equalities, plain
+from store.model.predicates.plain_conditions import Column, Constant, comparisons, equalities, plain
 from store.model.predicates.row_counts import Rows
 from store.model.predicates.tree import Node
 

@@ -28,7 +28,7 @@ from store.model.freshness import is_whole_sql
 from store.model.logical_types import Kind
 from store.model.predicates.buckets import bytes_of
 from store.model.predicates.literals import Scalar
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 from store.model.sketches.murmur3 import SEED, Hashes
 from store.model.sketches.theta import SEED_MARK, read_theta
 

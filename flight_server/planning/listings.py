@@ -23,7 +23,7 @@ from store.model.errors import InvalidField, NotCaptured
 from store.model.format_facts import FormatFacts, facts_in
 from store.model.names import column_key, column_parts
 from store.model.predicates.buckets import Bucket
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from store.model.catalog_entries import TableEntry
 from store.model.errors import InvalidArgument, nearest
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 
 
 class Columns:

@@ -24,7 +24,7 @@ from store.catalog.catalog import Catalog
 from store.duckdb.database import Connection, Database
 from store.duckdb.lru import LruCache
 from store.model.catalog_entries import TableEntry
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 from store.model.predicates.tree import Node
 
 METADATA: Final = b"statflight.scan"

@@ -16,7 +16,7 @@ from store.duckdb.arrow_sql import query, quoted
 from store.duckdb.database import Connection
 from store.history.file_spans import listed_rows
 from store.model.predicates import pruning
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 from store.model.predicates.tree import Node
 from store.model.schemas import FLIGHTS
 from store.model.statistics import INT, TEXT

@@ -17,7 +17,7 @@ from typing import Any, Final
 from store.model.errors import InvalidArgument
 from store.model.logical_types import TEMPORAL, Kind
 from store.model.predicates.literals import Scalar
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 from store.model.predicates.tree import MAX_NODES, MAX_VALUES, And, Leaf, Node, Not, Op, Or, leaves_of
 
 Find = Callable[[str], Column]

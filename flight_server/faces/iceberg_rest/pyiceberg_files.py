@@ -17,7 +17,7 @@ from flight_server.faces.iceberg_rest.pyiceberg_rows import Lacking, Rows, satis
 from flight_server.faces.iceberg_rest.tables import Served
 from store.model.bounds import canonical
 from store.model.errors import InvalidArgument
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 from store.model.predicates.tree import MAX_NODES, Leaf, Node, Op, leaves_of
 
 _NO_VALUE: Final = "\0"  # the name of no field of a partition

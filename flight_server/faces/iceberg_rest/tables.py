@@ -20,7 +20,7 @@ from store.model.catalog_entries import EXTERNAL, TableEntry
 from store.model.errors import InvalidArgument, NotCaptured, Unimplemented, UpstreamError
 from store.model.format_facts import UNKNOWN, FormatFacts
 from store.model.names import column_key
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 
 CACHED_BYTES: Final = 64 << 20  # of metadata documents and of row-level deletes, each
 CONFIG: Final = {"scan-planning-mode": "server"}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -30,7 +30,8 @@ from store.model.predicates.arrow import leaf_mask
 from store.model.predicates.bounds import KEYS
 from store.model.predicates.buckets import Bucket
 from store.model.predicates.literals import Scalar, literal_text
-from store.model.predicates.pruning import AnyOf, Comparison, Constant, Every, Plain, comparisons, list_members
+from store.model.predicates.plain_conditions import AnyOf, Comparison, Constant, Every, Plain, comparisons
+from store.model.predicates.pruning import list_members
 from store.model.predicates.row_counts import Counts, Guesses, Rows
 from store.model.predicates.tree import Leaf, Op, resolve
 
@@ -52,15 +53,6 @@ UNKNOWN: Final = -1
 
 _BELOW: Final = frozenset({Op.LT, Op.LTE})
 _OF_NULLS: Final = frozenset({Op.IS_NULL, Op.IS_NOT_NULL})
-_TRUE_FOR_NAN: Final = frozenset({Op.NEQ, Op.GT, Op.GTE})  # to readers that order NaN above every number
-_OPPOSITE: Final = {
-    Op.EQ: Op.NEQ,
-    Op.NEQ: Op.EQ,
-    Op.LT: Op.GTE,
-    Op.GTE: Op.LT,
-    Op.GT: Op.LTE,
-    Op.LTE: Op.GT,
-}
 _NUMBERS: Final = frozenset({Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL})
 _MOMENTS: Final = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
 _FEW_VALUES: Final = 10  # distinct values of a file, if they are not known
@@ -224,7 +216,7 @@ class FileDecisions:
     """A condition, decided for each of many files.
 
     Args:
-        tree: The condition (`pruning.plain`).
+        tree: The condition (`plain_conditions.plain`).
         rows: Rows of each file, `UNKNOWN` where not known.
         columns: The counts and bounds of the columns of the condition, by their ids.
         partitions: Field with a bucket transform → its bucket in each file, `UNKNOWN` where the file has none of it.
@@ -293,9 +285,8 @@ class FileDecisions:
             return _of_nulls(test.op is Op.IS_NULL, counts, same, rows)
         decides = counts.prunes & counts.typed
         never = _may(counts, test).no & decides
-        always = _may(counts, _opposite(test)).no & decides
-        # Readers that order NaN above every number, and those to which it compares with nothing, are both right.
-        true_for_nan = test.negated or test.op in _TRUE_FOR_NAN
+        always = _may(counts, test.opposite).no & decides
+        true_for_nan = test.may_take_nan
         nans = np.maximum(counts.nans, 0) if counts.is_floating else np.zeros(len(rows), np.int64)
         only_nulls = decides & counts.has_only_nulls
         values, most_nans = counts.values, nans if true_for_nan else 0
@@ -319,10 +310,6 @@ def _of_nulls(is_null: bool, counts: ColumnCounts, same: Mask, rows: Counts) -> 
     low, high = (_known(found, same, others) for others in (np.zeros_like(rows), rows))
     numbers = Rows(low, high, (low + high) / 2)
     return Decided(~none, only, numbers) if is_null else Decided(~only, none, numbers)
-
-
-def _opposite(test: Comparison) -> Comparison:
-    return replace(test, op=_OPPOSITE.get(test.op, test.op), negated=not test.negated)
 
 
 def _may(counts: ColumnCounts, test: Comparison) -> Truth:

@@ -34,9 +34,8 @@ without nanoseconds cut or round it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -47,80 +46,25 @@ from store.model.logical_types import FLOATING, Kind, LogicalType
 from store.model.predicates import bounds, buckets, float_ranges
 from store.model.predicates.bounds import KEYS, kind_sql
 from store.model.predicates.buckets import Bucket
-from store.model.predicates.literals import Scalar, literal_text
+from store.model.predicates.literals import Scalar
+from store.model.predicates.plain_conditions import (
+    AnyOf,
+    Column,
+    Comparison,
+    Constant,
+    Every,
+    Plain,
+    comparisons,
+    equalities,
+    plain,
+)
 from store.model.predicates.sql import key_sql, list_sql
-from store.model.predicates.tree import And, BadLiteral, Leaf, Node, Not, Op, Or, resolve
+from store.model.predicates.tree import Leaf, Node, Op, resolve
 
 NO_STATISTICS: Final = "NO_STATISTICS"
 NOT_PRUNING: Final = "NOT_PRUNING"
 UNSUPPORTED: Final = "UNSUPPORTED_CONDITION"
-MAX_LISTED: Final = 16  # most members of an IN that become a comparison each; more are looked up in a sorted list
-
-_NEGATED: Final = {
-    Op.EQ: Op.NEQ,
-    Op.NEQ: Op.EQ,
-    Op.LT: Op.GTE,
-    Op.GTE: Op.LT,
-    Op.GT: Op.LTE,
-    Op.LTE: Op.GT,
-    Op.IS_NULL: Op.IS_NOT_NULL,
-    Op.IS_NOT_NULL: Op.IS_NULL,
-}
 _BELOW: Final = frozenset({Op.LT, Op.LTE})
-_TRUE_FOR_NAN: Final = frozenset({Op.NEQ, Op.GT, Op.GTE})  # to readers that order NaN above every number
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the table.
-
-    Attributes:
-        type: Its type in the schema of the snapshot; None if not known.
-    """
-
-    id: int
-    name: str
-    type: LogicalType | None
-
-
-class Constant(Enum):
-    """A condition that no column decides."""
-
-    NEVER = False  # no row satisfies it, nor its negation
-    UNDECIDED = None  # any row may
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A comparison within a condition, NOT moved into its operator.
-
-    Attributes:
-        op: The operator; IN for a lookup.
-        values: The literals, at most one unless `op` is IN.
-        negated: True if the operator is the opposite of the one asked for: NOT IN, or a comparison below a NOT.
-    """
-
-    column: Column
-    op: Op
-    values: tuple[Scalar, ...]
-    negated: bool
-
-
-@dataclass(frozen=True)
-class Every:
-    """A condition that holds where each of its children does."""
-
-    children: tuple[Plain, ...]
-
-
-@dataclass(frozen=True)
-class AnyOf:
-    """A condition that holds where one of its children does."""
-
-    children: tuple[Plain, ...]
-
-
-Plain = Every | AnyOf | Comparison | Constant
 
 
 @dataclass(frozen=True)
@@ -287,21 +231,6 @@ def of_files(
     )
 
 
-def equalities(node: Plain) -> Iterator[tuple[Column, tuple[Scalar, ...]]]:
-    """Yields columns and literals one of which every row that satisfies the condition has in the column."""
-    match node:
-        case Every(children):
-            for child in children:
-                yield from equalities(child)
-        case AnyOf(children):
-            tests = [child for child in children if isinstance(child, Comparison) and child.op is Op.EQ]
-            if len(tests) == len(children) > 0 and len({test.column.id for test in tests}) == 1:
-                yield tests[0].column, tuple(value for test in tests for value in test.values)
-        case Comparison(column, op, values, negated):
-            if op is Op.EQ or (op is Op.IN and not negated):
-                yield column, values
-
-
 def _joined(
     node: Plain,
     numbers: Mapping[Comparison, int],
@@ -330,105 +259,6 @@ def _in_ranges(node: Plain, row: str) -> str:
         case Comparison(column, op, values, negated):
             return "TRUE" if op is Op.IN and negated else float_ranges.may_sql(op, values, column.type, row)
     return "FALSE" if node is Constant.NEVER else "TRUE"
-
-
-def comparisons(node: Plain) -> list[Comparison]:
-    """The different comparisons of a condition, in order."""
-    match node:
-        case Every(children) | AnyOf(children):
-            return list(dict.fromkeys(test for child in children for test in comparisons(child)))
-        case Comparison():
-            return [node]
-    return []
-
-
-def plain(node: Node, find: Callable[[str], Column]) -> Plain:
-    """The condition without NOT, BETWEEN and short INs.
-
-    Args:
-        find: Name of a column → the column; raises if there is none.
-
-    Raises:
-        BadLiteral: A literal cannot be read as its column's type.
-    """
-    return _plain(node, find, negated=False)
-
-
-def _plain(node: Node, find: Callable[[str], Column], *, negated: bool) -> Plain:
-    """The condition without NOT, BETWEEN and short INs."""
-    match node:
-        case Not(child):
-            return _plain(child, find, negated=not negated)
-        case And(children) | Or(children):
-            parts = tuple(_plain(child, find, negated=negated) for child in children)
-            return Every(parts) if isinstance(node, And) is not negated else AnyOf(parts)
-    column = find(node.column)
-    if node.op in (Op.IS_NULL, Op.IS_NOT_NULL):
-        return Comparison(column, _NEGATED[node.op] if negated else node.op, (), negated)
-    return _comparison(node, column, negated)
-
-
-def _comparison(leaf: Leaf, column: Column, negated: bool) -> Plain:
-    if column.type is None or column.type.kind not in KEYS:
-        return Constant.UNDECIDED
-    kind = column.type.kind
-    for value in leaf.values:
-        if value is not None and bounds.read(_local(value, kind), kind) is None:
-            raise BadLiteral(
-                column.name,
-                f"a literal cannot be read as {column.type}",
-                expected=_expected(kind),
-                actual=str(value)[:100],
-            )
-    values = tuple(None if value is None else _local(value, kind) for value in leaf.values)
-    if kind in FLOATING and any(_is_nan(value) for value in values):
-        return Constant.UNDECIDED
-    if leaf.op is Op.BETWEEN:
-        sides = tuple(_single(column, op, v, negated) for op, v in zip((Op.GTE, Op.LTE), values, strict=True))
-        return AnyOf(sides) if negated else Every(sides)
-    if leaf.op is not Op.IN:
-        return _single(column, leaf.op, values[0], negated)
-    if len(values) <= MAX_LISTED:
-        members = tuple(_single(column, Op.EQ, value, negated) for value in values)
-        return Every(members) if negated else AnyOf(members)
-    if negated and None in values:
-        return Constant.NEVER
-    known = [value for value in values if value is not None]
-    if kind is not Kind.FLOAT and any(len(bounds.readings(value, column.type)) > 1 for value in known):
-        return Constant.UNDECIDED  # a lookup finds the readings of a literal, and not what is between them
-    return Comparison(column, Op.IN, tuple(known), negated)
-
-
-def _single(column: Column, op: Op, value: Scalar, negated: bool) -> Plain:
-    return Constant.NEVER if value is None else Comparison(column, _NEGATED[op] if negated else op, (value,), negated)
-
-
-def _local(value: Scalar, kind: Kind) -> Scalar:
-    """A text as the kind reads it: a time without a zone may be written with `Z`, with a blank, or as a date alone."""
-    if kind is not Kind.TIMESTAMP or not isinstance(value, str):
-        return value
-    text = value.strip().removesuffix("Z").replace(" ", "T", 1)
-    return text if "T" in text else f"{text}T00:00"
-
-
-def _is_nan(value: Scalar) -> bool:
-    return (literal_text(value) or "").strip().lstrip("+-").lower() == "nan"
-
-
-def _expected(kind: Kind) -> str:
-    return {
-        Kind.INT: "a number",
-        Kind.FLOAT: "a number",
-        Kind.DOUBLE: "a number",
-        Kind.DECIMAL: "a number",
-        Kind.BOOLEAN: "true or false",
-        Kind.DATE: "a date such as 2026-01-31",
-        Kind.TIME: "a time such as 12:34:56",
-        Kind.TIMESTAMP: "a time without a zone such as 2026-01-31T12:34:56",
-        Kind.TIMESTAMPTZ: "an instant such as 2026-01-31T12:34:56Z",
-        Kind.BINARY: "base64",
-        Kind.UUID: "a UUID",
-    }.get(kind, "text")
 
 
 # Facts of one column.
@@ -477,7 +307,7 @@ class _Bounds:
             return "s.null_count > 0"
         if test.op is Op.IS_NOT_NULL:
             return "s.null_count < s.row_count"
-        nan = self.has_nan and (test.negated or test.op in _TRUE_FOR_NAN)
+        nan = self.has_nan and test.may_take_nan
         also = f" WHEN {self.has_nan} THEN TRUE" if nan else ""
         return f"CASE WHEN s.null_count >= s.row_count THEN FALSE{also} ELSE {self._may(test, at, parameters)} END"
 
@@ -487,8 +317,7 @@ class _Bounds:
         if test.op is Op.IS_NOT_NULL:
             return "s.null_count = 0"
         nan = f" AND NOT {self.has_nan}" if self.has_nan else ""
-        opposite = replace(test, op=_NEGATED.get(test.op, test.op), negated=not test.negated)
-        return f"s.null_count = 0{nan} AND NOT ({self._may(opposite, at, parameters)})"
+        return f"s.null_count = 0{nan} AND NOT ({self._may(test.opposite, at, parameters)})"
 
     def _may(self, test: Comparison, at: int, parameters: list[Any]) -> str:
         if test.op is Op.IN:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from store.model.predicates.pruning import AnyOf, Comparison, Constant, Every, Plain
+from store.model.predicates.plain_conditions import AnyOf, Comparison, Constant, Every, Plain
 from store.model.predicates.tree import Op
 
 Counts: TypeAlias = npt.NDArray[np.int64]

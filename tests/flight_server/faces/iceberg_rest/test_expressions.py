@@ -12,7 +12,7 @@ from pyiceberg.catalog.rest.scan_planning import PlanTableScanRequest
 from flight_server.faces.iceberg_rest.expressions import columns_of, condition
 from store.model.errors import InvalidArgument
 from store.model.logical_types import parse
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 from store.model.predicates.tree import And, Leaf, Not, Op, Or
 
 TYPES = {

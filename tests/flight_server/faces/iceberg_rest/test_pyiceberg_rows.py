@@ -33,7 +33,7 @@ from flight_server.faces.iceberg_rest.pyiceberg_rows import Lacking, Rows
 from store.model.bounds import canonical
 from store.model.logical_types import parse
 from store.model.predicates.arrow import to_mask
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 from store.model.predicates.tree import Node
 
 # Of each column: Iceberg's type, the logical type, values. Files lack all but the last.

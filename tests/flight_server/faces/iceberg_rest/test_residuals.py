@@ -15,7 +15,7 @@ from pyiceberg.expressions import AlwaysTrue
 
 from flight_server.faces.iceberg_rest.residuals import residual_of
 from store.model.logical_types import parse
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 
 TYPES: Final = {"double": "DOUBLE", "single": "FLOAT", "word": "STRING"}
 LARGEST: Final = {"double": 1.7976931348623157e308, "single": 3.4028234663852886e38}

@@ -10,7 +10,7 @@ from flight_server.faces.iceberg_rest.tables import Served, url
 from flight_server.planning.scan_columns import Columns
 from store.model.errors import InvalidArgument
 from store.model.logical_types import parse
-from store.model.predicates.pruning import Column
+from store.model.predicates.plain_conditions import Column
 
 INT, TEXT = parse("INT"), parse("STRING")
 STORED = Columns(

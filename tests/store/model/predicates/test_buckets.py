@@ -27,7 +27,7 @@ from store.model.logical_types import parse
 from store.model.predicates import buckets
 from store.model.predicates.buckets import Bucket
 from store.model.predicates.file_counts import COLUMNS, UNKNOWN, ColumnCounts, FileDecisions
-from store.model.predicates.pruning import AnyOf, Column, Comparison
+from store.model.predicates.plain_conditions import AnyOf, Column, Comparison
 from store.model.predicates.tree import Op
 from tests.store.model.bounds.forms import text_of
 

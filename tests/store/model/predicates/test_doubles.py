@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store.model.logical_types import parse
-from store.model.predicates import bounds, buckets, pruning
-from store.model.predicates.pruning import Column, facts_sql, of_files
+from store.model.predicates import bounds, buckets, plain_conditions
+from store.model.predicates.plain_conditions import Column
+from store.model.predicates.pruning import facts_sql, of_files
 from store.model.predicates.tree import Leaf, Not, Op
 from tests.store.model.bounds.forms import text_of
 
@@ -72,7 +73,7 @@ def cases(draw):
         limit = 2**63 - 1 if type == "INT" else Decimal(10 ** parse(type).precision - 1) * unit_of(type)
         rows = [first, *(max(-limit, min(limit, first + step)) for step in draw(st.lists(steps, max_size=2)))]
     op = draw(st.sampled_from([*SQL, Op.BETWEEN, Op.IN]))
-    count = {Op.BETWEEN: 2, Op.IN: draw(st.sampled_from([1, 2, pruning.MAX_LISTED + 1]))}.get(op, 1)
+    count = {Op.BETWEEN: 2, Op.IN: draw(st.sampled_from([1, 2, plain_conditions.MAX_LISTED + 1]))}.get(op, 1)
     given = tuple(draw(literals_near(draw(st.sampled_from(rows)))) for _ in range(count))
     leaf = Leaf("x", op, given)
     return type, rows, leaf, draw(st.booleans())

@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store.model.logical_types import parse
-from store.model.predicates import file_counts, pruning
+from store.model.predicates import file_counts, plain_conditions
 from store.model.predicates.file_counts import ColumnCounts, FileDecisions
 from store.model.predicates.float_ranges import ENDLESS, HIGH, LOW, with_ranges
-from store.model.predicates.pruning import Column, facts_sql, of_files, plain
+from store.model.predicates.plain_conditions import Column, plain
+from store.model.predicates.pruning import facts_sql, of_files
 from store.model.predicates.tree import And, BadLiteral, Leaf, Not, Op, Or
 from store.model.schemas import FLIGHTS
 from tests.store.model.bounds.forms import text_of
@@ -69,7 +70,7 @@ def leaves(draw):
             few, many = st.lists(literal, min_size=1, max_size=4), st.lists(literal, min_size=1, max_size=12)
             members = draw(st.one_of(few, many))
             # enough equal members to be looked up in a list
-            return Leaf(name, op, tuple(members * (pruning.MAX_LISTED if draw(st.booleans()) else 1)))
+            return Leaf(name, op, tuple(members * (plain_conditions.MAX_LISTED if draw(st.booleans()) else 1)))
         case Op.BETWEEN:
             return Leaf(name, op, (draw(literal), draw(literal)))
     return Leaf(name, op, (draw(literal),))
@@ -345,7 +346,7 @@ def test_a_bound_that_is_nan_decides_nothing(decide):
     assert decide(Leaf("double", Op.LT, (5,)), [row | {"min": "NaN"}])[0]
 
 
-@pytest.mark.parametrize("count", [1, pruning.MAX_LISTED + 1])
+@pytest.mark.parametrize("count", [1, plain_conditions.MAX_LISTED + 1])
 def test_nanoseconds_are_within_bounds_of_microseconds(decide, count):
     """A file of one value, 788 ns after the start; its bounds are rounded outwards."""
     row = facts("moment", [START, START + timedelta(microseconds=1)])

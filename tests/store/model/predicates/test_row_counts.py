@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from store.model.logical_types import parse
 from store.model.predicates import row_counts
-from store.model.predicates.pruning import AnyOf, Column, Comparison, Constant, Every, Plain
+from store.model.predicates.plain_conditions import AnyOf, Column, Comparison, Constant, Every, Plain
 from store.model.predicates.row_counts import Rows
 from store.model.predicates.tree import Op
 
