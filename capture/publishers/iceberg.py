@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from capture.connectors.iceberg.catalogs import LoadedTable
 from capture.connectors.iceberg.puffin import Blob, read_if_any, write
+from capture.connectors.iceberg.tables import LoadedTable
 from capture.connectors.storage.places import Place, open_place, unknown_snapshot
 from capture.publishers.files import MARK, sweep, unique_name
 from capture.publishers.iceberg_commits import Statistics, UnknownState, commit_statistics

@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from capture.connectors.iceberg.catalogs import LoadedTable
+from capture.connectors.iceberg.tables import LoadedTable
 from capture.connectors.storage.places import Place
 from capture.publishers.files import create_file, read_file, replace_file
 from capture.publishers.spi import LostRace

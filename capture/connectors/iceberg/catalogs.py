@@ -1,43 +1,26 @@
-"""Sources of Iceberg tables: a directory, a single metadata file, or a catalog opened with pyiceberg."""
+"""Iceberg catalogs, opened with pyiceberg, and the choice between them and directories."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from pyarrow.fs import FileSelector
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    NoSuchIdentifierError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    RESTError,
-    ServerError,
-    ServiceUnavailableError,
-    TooManyRequestsError,
-)
-from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.exceptions import NoSuchIdentifierError, NoSuchNamespaceError, NoSuchTableError
 
-from capture.connectors.iceberg import holds_table
-from capture.connectors.iceberg.io import LakeIO, io_properties, read_metadata
+from capture.connectors.iceberg.directories import Directory, OneFile
+from capture.connectors.iceberg.errors import retried
+from capture.connectors.iceberg.io import LakeIO, io_properties
 from capture.connectors.iceberg.rest import TimedRestCatalog, structured_options
+from capture.connectors.iceberg.tables import LoadedTable, Tables
 from capture.connectors.options import check_options, timeout_of
 from capture.connectors.spi import ConnectorConfig
-from capture.connectors.storage.lake_directories import Lake, listing_digest
-from capture.connectors.storage.places import NoLake, Place, Unreadable, open_place, unknown_table
+from capture.connectors.storage.places import NoLake, open_place, unknown_table
 from capture.connectors.storage.requests import GET, requested
 from capture.connectors.storage.retry import ATTEMPTS
-from capture.connectors.storage.retry import retried as again
-from capture.connectors.storage.secrets import mask_uri, redact
-from store.duckdb.lru import LruCache
-from store.model.errors import InvalidArgument, NotFound, StatflightError, UpstreamError
+from store.model.errors import InvalidArgument
 
 OWN_OPTIONS = ("type", "name", "warehouse")
 # Properties of pyiceberg: full names, and first parts of dotted names.
@@ -85,58 +68,7 @@ PREFIXES = frozenset(
 _TYPES = ("sql", "rest", "glue", "hive", "dynamodb", "bigquery")
 _STORES = frozenset({"", "file", "s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "oss", "hdfs", "hf"})
 _BY_SCHEME = {"http": "rest", "https": "rest", "glue": "glue", "thrift": "hive"}
-_HINT = "version-hint.text"
-_ENDINGS = (".metadata.json", ".gz.metadata.json", ".metadata.json.gz")
-_METADATA = re.compile(r"v?(?P<number>\d+).*\.metadata\.json(?:\.gz)?")
-_VERSION = re.compile(r"v(?P<number>\d+)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _MAX_DEPTH = 8
-PARSED = 8
-"""Number of tables whose parsed metadata is cached."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedTable:
-    """A table with its current metadata.
-
-    Attributes:
-        handle: pyiceberg's table; None without a catalog.
-        server_commits: Whether the catalog's server writes the metadata at commits, so that parts unknown to pyiceberg
-            are preserved.
-    """
-
-    namespace: str
-    name: str
-    metadata: TableMetadata
-    io: LakeIO
-    location: str
-    handle: Table | None = None
-    server_commits: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.namespace}.{self.name}"
-
-
-class Tables(Protocol):
-    """The tables of a URI."""
-
-    def namespaces(self) -> list[str]:
-        """Namespaces, sorted, levels joined by dots; a catalog's may have no tables."""
-
-    def names(self, namespace: str) -> list[str]:
-        """Tables of a namespace, sorted."""
-
-    def load(self, namespace: str, name: str) -> LoadedTable:
-        """Loads a table with its current metadata.
-
-        Raises:
-            NotFound: The table does not exist.
-        """
-
-    def mark(self, namespace: str, name: str, before: str | None) -> str | None:
-        """See `Connector.mark`."""
-
-    def close(self) -> None:
-        """Releases connections and parsed metadata."""
 
 
 def open_tables(config: ConnectorConfig) -> Tables:
@@ -164,97 +96,6 @@ def _pyiceberg_options(options: Mapping[str, str]) -> dict[str, str]:
     ours = ("type", "name", "path_rewrite", "secret")
     excluded = ("policy", "publish", "auth", "ssl")  # `auth` and `ssl` become objects, see `structured_options`
     return {n: v for n, v in options.items() if n not in ours and n.partition(".")[0] not in excluded}
-
-
-# Directories.
-
-
-class Directory(Lake):
-    """The directory of a table, or a directory with tables at any depth."""
-
-    def __init__(self, config: ConnectorConfig, io: LakeIO):
-        super().__init__(config.format, config.uri, config.options, holds_table)
-        self._io = io
-        self._parsed: LruCache[str, TableMetadata] = LruCache(PARSED)
-
-    def load(self, namespace: str, name: str) -> LoadedTable:
-        """The table with the newest metadata file of its directory."""
-        location = self._latest(self.find(namespace, name).below("metadata"))
-        metadata = self._parsed.get(location)
-        if metadata is None:  # cached by location, because metadata files are immutable
-            metadata = read_metadata(self._io, location)
-            self._parsed.put(location, metadata)
-        return LoadedTable(namespace, name, metadata, self._io, location)
-
-    def mark(
-        self,
-        namespace: str,
-        name: str,
-        before: str | None,
-        state: Callable[[Place], str] = lambda place: listing_digest(place, "metadata"),
-    ) -> str | None:
-        return super().mark(namespace, name, before, state)
-
-    def close(self) -> None:
-        """Drops parsed metadata."""
-        self._parsed.clear()
-
-    def _latest(self, folder: Place) -> str:
-        """The newest metadata file, by `version-hint.text`, else by its number."""
-        names = {info.base_name for info in folder.file_system.get_file_info(FileSelector(folder.path))}
-        if _HINT in names:
-            with folder.file_system.open_input_stream(folder.below(_HINT).path) as stream:
-                hint = stream.read(4096).decode().strip()
-            for named in (hint, *(f"{v}{hint}{ending}" for v in ("v", "") for ending in _ENDINGS)):
-                if named in names:
-                    return folder.below(_newest(named, names)).name
-        numbered = [(int(match["number"]), name) for name in names if (match := _METADATA.fullmatch(name))]
-        if not numbered:
-            raise Unreadable("its directory has no metadata file")
-        return folder.below(max(numbered)[1]).name
-
-
-def _newest(name: str, names: Container[str]) -> str:
-    """The last of the consecutive files `v<n>`, since writers update the hint only after creating the next file."""
-    while (match := _VERSION.fullmatch(name)) is not None:
-        following = (f"v{int(match['number']) + 1}{ending}" for ending in _ENDINGS)
-        newest = next((other for other in following if other in names), None)
-        if newest is None:
-            break
-        name = newest
-    return name
-
-
-class OneFile(Tables):
-    """A single metadata file; the table is named after the parent directory of `metadata/`."""
-
-    def __init__(self, location: str, io: LakeIO):
-        self._location, self._io = location, io
-        folder = PurePosixPath(location).parent
-        self._name = (folder.parent if folder.name == "metadata" else folder).name or "table"
-
-    def namespaces(self) -> list[str]:
-        if not self._io.new_input_here(self._location).exists():
-            raise NotFound(f'uri "{mask_uri(self._location)}" is not a metadata file', params={"field": "uri"})
-        return ["default"]
-
-    def names(self, namespace: str) -> list[str]:
-        return [self._name] if namespace == "default" else []
-
-    def load(self, namespace: str, name: str) -> LoadedTable:
-        if name not in self.names(namespace):
-            raise unknown_table(namespace, name, [self._name])
-        return LoadedTable(namespace, name, read_metadata(self._io, self._location), self._io, self._location)
-
-    def mark(self, namespace: str, name: str, before: str | None) -> str | None:  # noqa: ARG002  nothing to look up
-        if name not in self.names(namespace):
-            raise unknown_table(namespace, name, [self._name])
-        return self._location if self._io.new_input_here(self._location).exists() else None
-
-    def close(self) -> None: ...
-
-
-# Catalogs.
 
 
 class CatalogTables(Tables):
@@ -418,71 +259,3 @@ def _only_catalog(uri: str) -> str:
     finally:
         engine.dispose()
     return names[0] if len(names) == 1 else ""
-
-
-# Errors.
-
-
-def _connection_errors() -> tuple[type[Exception], ...]:
-    from requests.exceptions import ConnectionError as RequestsConnectionError
-    from requests.exceptions import Timeout
-
-    return (ConnectionError, TimeoutError, RequestsConnectionError, Timeout)
-
-
-def retried(call: Callable[..., Any], *args: Any) -> Any:
-    """Calls a catalog, with retries after connection failures and temporary server errors."""
-    return again(lambda: call(*args), _may_recover)
-
-
-def _may_recover(error: Exception) -> bool:
-    from requests.exceptions import ReadTimeout
-
-    if isinstance(error, ServerError | ServiceUnavailableError | TooManyRequestsError):
-        return True
-    return isinstance(error, _connection_errors()) and not isinstance(error, TimeoutError | ReadTimeout)
-
-
-@contextmanager
-def upstream(what: str, options: Mapping[str, str]) -> Iterator[None]:
-    """Translates all errors; messages have the table's name and the reason, but no secrets."""
-    try:
-        yield
-    except StatflightError as error:
-        if isinstance(error, Unreadable) and not error.message.startswith(what):
-            raise Unreadable(f"{what} cannot be read: {error.message}") from error
-        raise
-    except _connection_errors() as error:
-        raise UpstreamError(f"{what} cannot be reached: {reason(error, options)}") from error
-    except CommitFailedException as error:
-        raise UpstreamError(f"{what} was changed by another writer meanwhile; try again") from error
-    except FileNotFoundError as error:
-        raise Unreadable(
-            f"{what} cannot be read: a file that its metadata names is missing",
-            hint="a table that was moved is read with the option path_rewrite=FROM=TO",
-        ) from error
-    except RESTError as error:
-        raise UpstreamError(f"{what} cannot be read: the catalog answered {reason(error, options)}") from error
-    except ImportError as error:
-        module = f'the Python module "{error.name}"' if error.name else "a Python module"
-        raise Unreadable(
-            f"{what} cannot be read: {module} is not installed", hint="install it where the capture workers run"
-        ) from error
-    except Exception as error:  # libraries raise undocumented types
-        kind = UpstreamError if _is_away(error) else Unreadable
-        raise kind(f"{what} cannot be read: {reason(error, options)}") from error
-
-
-def _is_away(error: Exception) -> bool:
-    """True for errors of object stores, which pyarrow raises without a number; of a damaged file it says Thrift."""
-    return type(error) is OSError and error.errno is None and "thrift" not in str(error).lower()
-
-
-_PATHS = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/{1,3}[^\s'\"\],)]+")
-
-
-def reason(error: BaseException, options: Mapping[str, str]) -> str:
-    """Type and first line of an error, without paths and secrets."""
-    lines = str(error).strip().splitlines()
-    text = redact(_PATHS.sub("…", redact(lines[0] if lines else "", options)), options)
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

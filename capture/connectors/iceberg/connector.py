@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
-from capture.connectors.iceberg.catalogs import LoadedTable, open_tables, upstream
+from capture.connectors.iceberg.catalogs import open_tables
+from capture.connectors.iceberg.errors import upstream
 from capture.connectors.iceberg.io import listed_manifests
 from capture.connectors.iceberg.schema import bucket_specs, partition_keys, schema_of, to_schema
 from capture.connectors.iceberg.snapshot_view import SnapshotView
+from capture.connectors.iceberg.tables import LoadedTable
 from capture.connectors.spi import (
     ColumnIds,
     Connector,

@@ -16,7 +16,6 @@ from pyiceberg.manifest import ManifestFile
 from capture.connectors.footers.kept import footers_of
 from capture.connectors.footers.metadata import schema_in
 from capture.connectors.footers.statistics import FooterCache
-from capture.connectors.iceberg.catalogs import LoadedTable
 from capture.connectors.iceberg.deletes import DeleteIndex, open_file, open_parquet
 from capture.connectors.iceberg.manifests import Entry, Files, Manifests
 from capture.connectors.iceberg.schema import (
@@ -30,6 +29,7 @@ from capture.connectors.iceberg.schema import (
 )
 from capture.connectors.iceberg.sketches import source_statistics
 from capture.connectors.iceberg.statistics import ColumnStatistics, rows_left
+from capture.connectors.iceberg.tables import LoadedTable
 from capture.connectors.rows import column_values
 from capture.connectors.rows.column_values import DeletedKeys
 from capture.connectors.spi import (

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from capture.connectors.iceberg.catalogs import upstream
 from capture.connectors.iceberg.connector import IcebergConnector
+from capture.connectors.iceberg.errors import upstream
 from capture.connectors.spi import ConnectorConfig
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.connectors import iceberg_tables as built
