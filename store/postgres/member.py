@@ -207,7 +207,7 @@ class Member(Role):
         newest = shared.generation(session)
         if newest > self.generation:
             commits = shared.commits(session, self.generation, newest)
-            self._apply(session, commits, newest)
+            self._apply(session, commits)
         if self.generation >= newest:
             self._log.current_at = max(self._log.current_at, asked)
         if asked - self._beaten_at > BEAT_SECONDS:
@@ -219,14 +219,15 @@ class Member(Role):
             self._based_at = asked
             self._keep(session)
 
-    def _apply(self, session: Session, commits: list[tuple[int, bytes]], newest: int) -> None:
+    def _apply(self, session: Session, commits: list[tuple[int, bytes]]) -> None:
         """Has the writer's thread store commits; the beats go on while it is busy."""
 
         def run(connection: Connection) -> None:
             if commits:
                 self._log.apply(connection, commits)
             else:
-                self._log.catch_up(connection, session, newest)
+                # of this server too there may be newer ones by now
+                self._log.catch_up(connection, session, shared.generation(session))
 
         future = self._database.submit(run, alone=True)
         while not wait([future], BEAT_SECONDS).done and not self._stop.is_set():

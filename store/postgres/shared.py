@@ -166,8 +166,16 @@ def listen(session: Session) -> None:
 # The base.
 
 
+class BaseReplaced(Exception):
+    """Another base has taken the place of the one that is read, whose parts are gone."""
+
+
 def base(session: Session) -> tuple[int, Iterator[bytes]]:
-    """The generation of the newest base and its parts; 0 and none for an empty one."""
+    """The generation of the newest base and its parts; 0 and none for an empty one.
+
+    Raises:
+        BaseReplaced: From the iterator, at its end: parts may be missing.
+    """
     ((newest,),) = session.execute("SELECT base FROM statflight.head")
 
     def parts() -> Iterator[bytes]:
@@ -180,6 +188,8 @@ def base(session: Session) -> tuple[int, Iterator[bytes]]:
         ):
             ((part, data),) = rows
             yield data
+        if session.execute("SELECT base FROM statflight.head") != [(newest,)]:
+            raise BaseReplaced
 
     return int(newest), parts()
 

@@ -200,7 +200,14 @@ class SharedLog(CommitLog):
         self._moved(newest)
 
     def _fill(self, connection: Connection, session: Session) -> None:
-        """Replaces all content by the base."""
+        """Replaces all content by the base; once more if that was replaced while it was read."""
+        is_filled = False
+        while not is_filled:
+            with contextlib.suppress(shared.BaseReplaced):
+                self._fill_once(connection, session)
+                is_filled = True
+
+    def _fill_once(self, connection: Connection, session: Session) -> None:
         newest, parts = shared.base(session)
 
         def change(connection: Connection) -> Applied:

@@ -144,6 +144,31 @@ def test_new_cache_begins_with_the_base(postgres, join, monkeypatch):  # noqa: F
         assert each.count(table, 1, TargetKind.FILE) == 1
 
 
+def test_base_that_is_replaced_while_it_is_read_is_read_whole(postgres, join, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(shared_log, "_BASE_ROWS", 7)
+    address = postgres.new()
+    store, member = join(address)
+    put(store, "stats.columns", columns(*((i, i) for i in range(1, 31))))
+    session = Address(address).connect()
+    member._log.store_base(session)
+    read, replaced = shared_log.decode, []
+
+    def replacing(data: bytes) -> Any:
+        if not replaced:  # the first part of the base
+            replaced.append(member.generation)
+            put(store, "stats.columns", columns((1, 99)), "upsert")
+            member._log.store_base(session)
+        return read(data)
+
+    postgres.run("DELETE FROM statflight.commits", address)  # a new cache begins with the base
+    monkeypatch.setattr(shared_log, "decode", replacing)
+    late, _ = join(address)
+    session.close()
+    assert replaced
+    table = late.catalog.get("c.s.t")
+    assert [row["row_count"] for row in late.list(table, 1, TargetKind.COLUMN)[0]] == [99, *range(2, 31)]
+
+
 def test_cache_that_is_ahead_of_its_store_is_filled_anew(postgres, join):  # noqa: F811
     address = postgres.new()
     store, member = join(address, "cache.duckdb")
