@@ -72,7 +72,7 @@ def environment(no_java, tmp_path_factory) -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "JAVA_HOME": java,
         "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false",
-        "JDK_JAVA_OPTIONS": os.environ["SPARK_SUBMIT_OPTS"],  # of executors too
+        "JDK_JAVA_OPTIONS": os.environ.get("SPARK_SUBMIT_OPTS", ""),  # of executors too
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_WORKER_DIR": str(path / "work"),
         "PYSPARK_PYTHON": str(python),

@@ -33,10 +33,14 @@ def binaries() -> Path | None:
 
 
 class PostgresServer:
-    """A running server, and its databases."""
+    """A running server, and its databases.
 
-    def __init__(self, binaries: Path):
-        self._binaries = binaries
+    Args:
+        settings: Settings of PostgreSQL besides those of all tests, or instead of them.
+    """
+
+    def __init__(self, binaries: Path, **settings: str):
+        self._binaries, self._settings = binaries, _SETTINGS | settings
         self._home = Path(tempfile.mkdtemp(prefix="statflight-postgres-"))
         self._user: dict[str, Any] = {}
         if os.geteuid() == 0:  # PostgreSQL refuses root
@@ -60,7 +64,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Starts it, and waits until it answers."""
-        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        settings = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
         command = [self._binaries / "postgres", "-D", "data", "-h", "127.0.0.1", "-p", str(self.port), *settings]
         with (self._home / "log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._home, stdout=log, stderr=log, **self._user)
