@@ -27,7 +27,8 @@ from store.duckdb.layout import (
 )
 from store.duckdb.opening import opened_read_only
 from store.duckdb.segment_files import SegmentError
-from store.duckdb.segments import Segments, of_file
+from store.duckdb.segment_location import of_file
+from store.duckdb.segments import Segments
 from store.history.spans import changes, listing_changes, misserved, schema_key_sql
 from store.model.columns import DISTRIBUTION
 from store.model.puts import IDENTITY

@@ -19,7 +19,8 @@ from store.duckdb.arrow_sql import query
 from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SPAN, OPEN_END
 from store.duckdb.segment_files import GRACE_SECONDS, Written
-from store.duckdb.segments import Segment, used
+from store.duckdb.segment_location import used
+from store.duckdb.segments import Segment
 from store.segment_listings import in_order
 
 MANY_SMALL: Final = 16

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import duckdb
 
-from store.duckdb import segments
+from store.duckdb import segment_location
 from store.duckdb.backup import check_target, copy_files, settle, unwritable, wal
 from store.duckdb.commit import Commit
 from store.duckdb.commit_log import Applied
@@ -74,7 +74,7 @@ class Database:
         self.turn = threading.Lock()  # held while a piece of a listing is written, so that a commit has one at most
         self._opening = threading.Lock()  # a connection cannot be closed while a cursor of it is created
         self.phases = Commit()
-        self.segments = Segments(None) if self.path == MEMORY else segments.of_file(self._root, Path(self.path))
+        self.segments = Segments(None) if self.path == MEMORY else segment_location.of_file(self._root, Path(self.path))
         self.replaced = 0  # how often; cursors from before read what was there before
         self.versions = TableVersions()
         self._touched: set[int] = set()  # by the running transaction; used by the writer's thread only
@@ -200,14 +200,14 @@ class Database:
         if self.path == MEMORY:
             return
         path = Path(self.path)
-        files = files_at(segments.beside(path) if location is None else location, segments.beside(path))
+        files = files_at(segment_location.beside(path) if location is None else location, segment_location.beside(path))
         self._claim(files)
         with self.reading() as cursor:
-            used = segments.used(cursor)
+            used = segment_location.used(cursor)
         if used and files.location != self.segments.files.location:
             count = carry(self.segments.files, files, used)
             log.info("%d of %d segments were copied to %s", count, len(used), files.location)
-        self.write(lambda connection: segments.name_location(connection, path, files.location))
+        self.write(lambda connection: segment_location.name_location(connection, path, files.location))
         self.segments.use(files)
 
     def shared_segments(self) -> tuple[str, str]:
@@ -223,7 +223,7 @@ class Database:
 
     def _claim(self, files: SegmentFiles) -> str:
         """Makes a place this database's own; returns the name by which it is."""
-        owner = self.write(segments.owner)
+        owner = self.write(segment_location.owner)
         files.prepare()
         files.claim(owner)
         return owner
@@ -289,7 +289,7 @@ class Database:
             _remove(partial)  # left by a backup that was killed
             self.submit(lambda _: copy_files(self.path, partial), alone=True).result()
             settle(partial)
-            size = segments.copy(self.segments, partial, target)
+            size = segment_location.copy(self.segments, partial, target)
             partial.replace(target)
             return size + target.stat().st_size
         except duckdb.Error:

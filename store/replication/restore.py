@@ -16,7 +16,7 @@ import duckdb
 from store.duckdb.backup import settle, wal
 from store.duckdb.opening import locked
 from store.duckdb.segment_files import SegmentFiles
-from store.duckdb.segments import beside
+from store.duckdb.segment_location import beside
 from store.model.errors import InvalidArgument, NotFound
 from store.replication.log import (
     BLOCK_BYTES,

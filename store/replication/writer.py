@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 from store.duckdb.backup import wal
 from store.duckdb.commit import Acknowledgement
 from store.duckdb.database import Database
-from store.duckdb.segments import used
+from store.duckdb.segment_location import used
 from store.model.errors import ShuttingDown, StatflightError, UpstreamError
 from store.replication import lease as leases
 from store.replication.log import BLOCK_BYTES, Base, Commit, Damaged, Log, Position, Segment, block_name, digest

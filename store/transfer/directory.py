@@ -12,7 +12,7 @@ from typing import IO, Final
 
 from store.duckdb.backup import copy_files
 from store.duckdb.opening import connect, locked
-from store.duckdb.segments import of_file
+from store.duckdb.segment_location import of_file
 from store.model.errors import InvalidArgument
 from store.transfer.export import PIECE_BYTES, Piece, export
 from store.transfer.manifest import MANIFEST, Manifest, parse

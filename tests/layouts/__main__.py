@@ -12,7 +12,7 @@ from pathlib import Path
 
 from store.duckdb.backup import wal
 from store.duckdb.layout import VERSION
-from store.duckdb.segments import beside
+from store.duckdb.segment_location import beside
 from tests.layouts import HOME, readings, serving
 
 
