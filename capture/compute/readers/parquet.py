@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from capture.connectors.footers import writers
-from capture.connectors.footers.leaf_types import leaves_of, writer_of
+from capture.connectors.footers.leaf_types import writer_of
 from capture.connectors.footers.metadata import ENCRYPTED, ParquetMetadata, parsed, read_metadata
 from capture.connectors.rows.column_values import DeletedKeys, Mask, leaf, plain
 from capture.connectors.spi import COUNTED, ScanColumn, ScanTask
@@ -28,7 +27,7 @@ from capture.connectors.task_readers import (
 )
 from store.model import logical_types
 from store.model.logical_types import Kind, LogicalType
-from store.model.names import column_key, dotted_name
+from store.model.names import dotted_name
 
 _LOCAL_BLOCK_BYTES: Final = 4 << 20  # for local files: reads have no latency, and small blocks stay in the CPU cache
 _DICTIONARY_BYTES: Final = 4  # encoded bytes per value up to which a string column is read as a dictionary
@@ -49,26 +48,16 @@ class ParquetReader(TaskReader):
         # a local file is not mapped: its pages would count as this process's memory, and one cut short would end it
         self._bytes = self._place.open()
         self._opened.append(self._bytes)
-        found = read_metadata(self._bytes)
-        self._metadata, self._encrypted = found.metadata, found.encrypted
-        self._file = self._open()
+        found = _without_views(read_metadata(self._bytes))
+        self._metadata, self._encrypted, self._leaves = found.metadata, found.encrypted, found.leaves
         self._writer = writer_of(self._metadata)
-        self._avoid_string_views(found)
-        schema = self._file.schema
-        # by key, and by dotted path if it is unique
-        self._leaves = {schema.column(i).path: i for i in range(len(schema))}
-        if any(column_key([path]) != path for path in self._leaves):  # a name with dots or quotes, or a nested column
-            with suppress(ValueError):  # Arrow's schema differs from the file's
-                for column in leaves_of(self._metadata, self._file.schema_arrow):
-                    if column.index is not None:
-                        self._leaves[column.key] = column.index
         groups = range(self._metadata.num_row_groups)
         self._groups: list[int] | None = None
         if "row_groups" in task.arguments:
             self._groups = [group for group in task.arguments["row_groups"] if group in groups]
         self.row_groups = 0 if self._groups is None else len(self._groups)
-        if coded := self._coded({c.path for c in task.columns if c.path is not None}):
-            self._file = self._open(read_dictionary=coded)
+        coded = self._coded(found.arrow_schema, {c.path for c in task.columns if c.path is not None})
+        self._file = self._open(read_dictionary=coded)
         self._keep = self._live_mask()
         self.rows = self._physical_rows() if self._keep is None else int(np.count_nonzero(self._keep))
 
@@ -129,20 +118,6 @@ class ParquetReader(TaskReader):
         self._opened.append(file)
         return file
 
-    def _avoid_string_views(self, found: ParquetMetadata) -> None:
-        """Reads strings as plain arrays: views take a fifth longer to read and must be copied for Arrow's kernels.
-
-        Some writers store an Arrow schema with views in the footer. The file is opened without that schema if the types
-        of all other columns stay the same.
-        """
-        given = self._file.schema_arrow
-        if self._metadata.num_rows < _FEW_ROWS or not any(map(_is_view, given.types)):
-            return
-        metadata = parsed(found.footer.replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower()))
-        plain = self._open(metadata=metadata)
-        if all(a == b or _is_view(a) for a, b in zip(given.types, plain.schema_arrow.types, strict=True)):
-            self._file, self._metadata = plain, metadata
-
     def _physical_rows(self) -> int:
         if self._groups is None:
             return int(self._metadata.num_rows)
@@ -159,20 +134,16 @@ class ParquetReader(TaskReader):
         ]
         return min(leaves, key=lambda path: self._size(path, compressed=False), default=None)
 
-    def _coded(self, wanted: set[str]) -> list[str]:
+    def _coded(self, schema: pa.Schema, wanted: set[str]) -> list[str]:
         """Top-level string columns to read as dictionaries, because the file's encoding is small enough."""
         if self._metadata.num_rows < _FEW_ROWS:
             return []
-        # converted once: each use of `schema_arrow` converts the types of all columns
-        types = {field.name: field.type for field in self._file.schema_arrow if "." not in field.name}
-        physical = self._file.schema
         coded = []
-        for path in wanted & types.keys() & self._leaves.keys():
-            if self._leaves[path] in self._encrypted:
+        for path in wanted & self._leaves.keys():
+            if self._leaves[path] in self._encrypted or self._physical_type(path) != "BYTE_ARRAY":
                 continue
-            if physical.column(self._leaves[path]).physical_type != "BYTE_ARRAY":
-                continue
-            if logical_types.from_arrow(types[path]) not in _TEXTS:
+            place = schema.get_field_index(path)
+            if "." in path or place < 0 or logical_types.from_arrow(schema.field(place).type) not in _TEXTS:
                 continue
             if not all("DICTIONARY" in " ".join(chunk.encodings) for chunk in self._chunks(path)):
                 continue  # pyarrow cannot read some other encodings as dictionaries
@@ -253,7 +224,7 @@ class ParquetReader(TaskReader):
         return pa.chunked_array([back.cast(pa.int32()).cast(stored) if is_date else back.cast(stored)])
 
     def _physical_type(self, path: str) -> str:
-        return str(self._file.schema.column(self._leaves[path]).physical_type)
+        return str(self._metadata.schema.column(self._leaves[path]).physical_type)
 
     def _table(self, paths: list[str], file: pq.ParquetFile | None = None) -> pa.Table:
         paths, file = list(map(dotted_name, paths)), file or self._file
@@ -280,6 +251,21 @@ class ParquetReader(TaskReader):
             keys = DeletedKeys(lambda path: open_place(path, task.storage).open())
             keep &= ~keys.mask(task.equality_deletes, len(keep), lambda path: leaf(self._table([path]), path))
         return keep
+
+
+def _without_views(found: ParquetMetadata) -> ParquetMetadata:
+    """The metadata by which strings are read as plain arrays: views take a fifth longer to read and must be copied for
+    Arrow's kernels.
+
+    Some writers store an Arrow schema with views in the footer. It is left out if the types of all other columns stay
+    the same.
+    """
+    if found.metadata.num_rows < _FEW_ROWS or not any(map(_is_view, given := found.arrow_schema.types)):
+        return found
+    footer = found.footer.replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower())
+    plain = ParquetMetadata(parsed(footer), found.encrypted, footer)
+    is_alike = all(a == b or _is_view(a) for a, b in zip(given, plain.arrow_schema.types, strict=True))
+    return plain if is_alike else found
 
 
 def _is_view(type: pa.DataType) -> bool:

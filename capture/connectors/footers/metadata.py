@@ -6,13 +6,16 @@ the metadata of such a column, so they are found first, in the footer's own byte
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from capture.connectors.footers.leaf_types import leaves_of
 from capture.connectors.footers.thrift import encrypted_columns
 from store.duckdb.lru import LruCache
 
@@ -25,9 +28,9 @@ _ENCRYPTED_MAGIC: Final = b"PARE"
 _KEPT_BYTES: Final = 8 << 20  # of footers whose metadata is kept, which takes several times as much memory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what follows from the metadata is cached
 class ParquetMetadata:
-    """Metadata of a file.
+    """Metadata of a file, which all who read parts of it share.
 
     Attributes:
         encrypted: Indexes of the leaf columns that are encrypted; `metadata` aborts the process if asked for a chunk.
@@ -37,6 +40,22 @@ class ParquetMetadata:
     metadata: pq.FileMetaData
     encrypted: frozenset[int]
     footer: bytes
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema that readers of the file see."""
+        return self.metadata.schema.to_arrow_schema()
+
+    @cached_property
+    def leaves(self) -> Mapping[str, int]:
+        """The index of each leaf column by its key, and by its dotted path if that is unique."""
+        schema = self.metadata.schema
+        leaves = {schema.column(at).path: at for at in range(len(schema))}
+        if any("." in path or '"' in path for path in leaves):  # a name with dots or quotes, or a nested column
+            with suppress(ValueError):  # Arrow's schema differs from the file's
+                columns = leaves_of(self.metadata, self.arrow_schema)
+                leaves |= {column.key: column.index for column in columns if column.index is not None}
+        return leaves
 
     def chunks(self, group: int, columns: Iterable[int]) -> list[Any]:
         """Metadata of some columns of a row group, without those that are encrypted."""

@@ -52,8 +52,8 @@ def as_rows(table: pa.Table) -> list[dict[str, Any]]:
     Most columns of statistics repeat a few values, such as names, times and ids: each of these becomes a Python value
     once, which takes less than half the time.
     """
-    columns = [_values(column) for column in table.columns]
-    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+    names, columns = table.column_names, [_values(column) for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
