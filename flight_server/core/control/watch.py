@@ -108,7 +108,8 @@ class _Lake:
     asked: frozenset[TableName] = frozenset()  # tables of this round
     cost: float = 1.0  # requests of a look at one table, as of the last ones
     listing_cost: float = 1.0
-    trouble: str = ""  # of the last round
+    trouble: str = ""  # of the last round that had some, until one has none
+    has_failed: bool = False  # in this round
 
 
 class Watch:
@@ -188,7 +189,7 @@ class Watch:
         """Starts the looks that are due, and says when the next are."""
         spread = random.uniform(0.0, JITTER / 2)  # noqa: S311  no secret
         early = 1.0 - JITTER + spread if pace.seconds > SHORT_SECONDS else SHORT_EARLY
-        lake.due_at, lake.listed = now + pace.seconds * early, None
+        lake.due_at, lake.listed, lake.has_failed = now + pace.seconds * early, None, False
         tables, since = sorted(self._inspector.watched(catalog), key=_last_used, reverse=True), self._now()
         recent = [since - (table.used_at or 0.0) < LATELY_SECONDS for table in tables]
         weights = [SOONER if is_recent else 1.0 for is_recent in recent]
@@ -230,6 +231,7 @@ class Watch:
                 self._tell(catalog, lake, str(job.error))
             else:
                 self._store(catalog, lake, look, (job.result or {}).get("result") or {}, now)
+            if not lake.looks and not lake.has_failed:
                 self._tell(catalog, lake, "")
         elif job.token and now - max(job.touched_at, look.started_at) > PATIENCE_SECONDS and not job.cancelled:
             self._queue.abandon([job])  # its end is awaited: a lake has one hanging round at most
@@ -261,7 +263,7 @@ class Watch:
             log.warning("watch: the lake %s cannot be read: %s", catalog, error)
         elif lake.trouble and not error:
             log.info("watch: the lake %s can be read again", catalog)
-        lake.trouble = error
+        lake.trouble, lake.has_failed = error, bool(error)
 
 
 def _name(listed: Sequence[str]) -> TableName:

@@ -236,6 +236,27 @@ def test_known_tables_and_names_are_looked_at_together(env):
     assert env.lakes.found == [("a", [])] and env.lakes.stored == ["a"], "nothing is stored of names as they were"
 
 
+def test_end_of_trouble_is_told_once_a_whole_round_was_without(env, caplog):
+    caplog.set_level("INFO")
+
+    def round_at(seconds: float, **names: Any) -> None:
+        env.step_at(seconds)
+        env.finish(env.lease(), **names)
+        answer(env, **LOOKED)
+        env.step_at(seconds + 1.0)
+
+    first_round(env)
+    env.lakes.tables["a"] = [Watched(1, ("s", "t"), 0.0)]
+    gone = {"error": {"message": "there is no such directory", "code": "UPSTREAM", "status": "UNAVAILABLE"}}
+    round_at(70.0, **gone)
+    round_at(140.0, **gone)
+    cannot = "watch: the lake a cannot be read: there is no such directory"
+    assert [record.message for record in caplog.records] == [cannot]
+    env.lakes.tables["a"] = [Watched(1, ("s", "t"), 0.0)]
+    round_at(210.0, result=NAMES)
+    assert [record.message for record in caplog.records] == [cannot, "watch: the lake a can be read again"]
+
+
 def test_what_was_used_lately_comes_first_and_in_batches(env):
     first_round(env)
     env.lakes.tables["a"] = [Watched(at, ("s", f"t{at}"), 0.0, float(at)) for at in range(BATCH + 1)]
