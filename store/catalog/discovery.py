@@ -84,22 +84,38 @@ class Discovery:
             self._invalidation.follow_schemas(connection, changed, places)
             described = self._catalog.entries.description_digests
             again = {key: item for key, item in changed.items() if described.get(key) != digests[key].description}
-            self._invalidation.forget_other_names(
-                connection, {key: item for key, item in again.items() if key not in new}
-            )
-            fields = {
-                key: found_tables.fields(format, item) | {"metadata_location": item.get("metadata_location")}
-                for key, item in changed.items()
-            }
-            self._catalog.change(connection, {key: fields[key] for key in changed if key not in again})
-            self._catalog.change(connection, {key: fields[key] | found_tables.details(again[key]) for key in again})
-            self._describe(connection, again, new)
+            self._store_tables(connection, format, changed, again, new)
             self._store_snapshots(connection, changed, places)
-            identities = [row for key, item in changed.items() for row in found_tables.identity_rows(key, item)]
-            _replace(connection, "identities", changed.keys() - new, identities)
             described |= {key: digests[key].description for key in changed}
             self._catalog.entries.state_digests |= {key: digests[key].state for key in changed}
         return [entries[key] for key in keys]
+
+    def _store_tables(
+        self,
+        connection: Connection,
+        format: str,
+        changed: Mapping[int, Found],
+        described: Mapping[int, Found],
+        new: Collection[int],
+    ) -> None:
+        """Stores what has changed of tables, besides their snapshots.
+
+        Args:
+            described: Those whose description has changed.
+            new: Those of which nothing is stored.
+        """
+        renamed = {key: item for key, item in described.items() if key not in new}
+        self._invalidation.forget_other_names(connection, renamed)
+        fields = {
+            key: found_tables.fields(format, item) | {"metadata_location": item.get("metadata_location")}
+            for key, item in changed.items()
+        }
+        self._catalog.change(connection, {key: fields[key] for key in changed if key not in described})
+        details = {key: fields[key] | found_tables.details(item) for key, item in described.items()}
+        self._catalog.change(connection, details)
+        self._describe(connection, described, new)
+        identities = [row for key, item in changed.items() for row in found_tables.identity_rows(key, item)]
+        _replace(connection, "identities", changed.keys() - new, identities)
 
     def _describe(self, connection: Connection, tables: Mapping[int, Found], new: Collection[int]) -> None:
         """Stores the columns and constraints of tables whose description is another one than at their last
@@ -191,29 +207,38 @@ class Discovery:
         """Stores the snapshots found; `places` are the stored ones, as `_stored_places` returns them."""
         new = [row for key, item in tables.items() for row in found_tables.snapshot_rows(key, item)]
         if new:
-            again = [(row[0], row[1]) for row in new if (row[0], row[1]) in places]
-            if again:
-                execute(
-                    connection,
-                    "DELETE FROM snapshots s USING {places} p WHERE p.table_key = s.table_key"
-                    " AND p.snapshot_id = s.snapshot_id",
-                    places=pairs_table(again),
-                )
-            insert_rows(connection, "snapshots", new)
-            self._catalog.places.cache((row[0], row[1], Place(row[2], row[7])) for row in new)
-            entries = self._catalog.entries.uncommitted.by_key
-            moved = {
-                row[0] for row in new if (row[0], row[1]) in places and places[row[0], row[1]][:2] != (row[2], row[7])
-            }
-            limited = {row[0] for row in new if entries[row[0]].max_snapshots_behind is not None}
-            self._catalog.spans.change(moved | limited)
-        live = {k: set(ids) for k, item in tables.items() if (ids := item.get("live_snapshot_ids")) is not None}
+            self._insert_snapshots(connection, new, places)
         inserted = {(row[0], row[1]) for row in new}
-        other = [
-            pair
-            for pair, of in places.items()
-            if pair[0] in live and pair not in inserted and of.is_live != (pair[1] in live[pair[0]])
-        ]
+        self._store_liveness(connection, tables, {pair: of for pair, of in places.items() if pair not in inserted})
+
+    def _insert_snapshots(
+        self, connection: Connection, new: Sequence[Sequence[Any]], places: Mapping[tuple[int, int], StoredSnapshot]
+    ) -> None:
+        """Stores snapshots, in place of those with the same ids, by rows of the table `snapshots`."""
+        again = {(row[0], row[1]): (row[2], row[7]) for row in new if (row[0], row[1]) in places}
+        if again:
+            execute(
+                connection,
+                "DELETE FROM snapshots s USING {places} p WHERE p.table_key = s.table_key"
+                " AND p.snapshot_id = s.snapshot_id",
+                places=pairs_table(list(again)),
+            )
+        insert_rows(connection, "snapshots", new)
+        self._catalog.places.cache((row[0], row[1], Place(row[2], row[7])) for row in new)
+        entries = self._catalog.entries.uncommitted.by_key
+        moved = {pair[0] for pair, place in again.items() if places[pair][:2] != place}
+        limited = {row[0] for row in new if entries[row[0]].max_snapshots_behind is not None}
+        self._catalog.spans.change(moved | limited)
+
+    def _store_liveness(
+        self,
+        connection: Connection,
+        tables: Mapping[int, Found],
+        places: Mapping[tuple[int, int], StoredSnapshot],
+    ) -> None:
+        """Stores which snapshots are live now, of the stored ones that were not found again."""
+        live = {k: set(ids) for k, item in tables.items() if (ids := item.get("live_snapshot_ids")) is not None}
+        other = [pair for pair, of in places.items() if pair[0] in live and of.is_live != (pair[1] in live[pair[0]])]
         if other:
             execute(
                 connection,

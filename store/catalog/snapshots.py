@@ -63,33 +63,12 @@ class SnapshotRegistry:
         # whether a snapshot of a lake's table is live is unknown (None) until the next inspection of the lake
         external = {key for key, _ in new if self._entries.uncommitted.by_key[key].format == EXTERNAL}
         known = {(key, id_): Place(id_ if key in external else UNPLACED, hashes[key, id_]) for key, id_ in new}
-        insert_rows(
-            connection,
-            "snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live, schema_key)",
-            [
-                [
-                    *pair,
-                    place.ordinal,
-                    place.schema_hash,
-                    True if pair[0] in external else None,
-                    str(place.schema_key(pair[1])),
-                ]
-                for pair, place in known.items()
-            ],
-        )
-        gained = [pair for pair, old in stored.items() if old.schema_hash is None and hashes[pair] is not None]
+        _insert(connection, known, external)
+        without = [pair for pair, old in stored.items() if old.schema_hash is None]
+        gained = {pair: hashes[pair] for pair in without if hashes[pair] is not None}
         if gained:
-            columns = {name: [pair[at] for pair in gained] for at, name in enumerate(("table_key", "snapshot_id"))}
-            rows = pa.table(columns | {"schema_hash": [hashes[pair] for pair in gained]})
-            execute(
-                connection,
-                "UPDATE snapshots SET schema_hash = k.schema_hash,"
-                f" schema_key = {schema_key_sql('snapshots', 'k.schema_hash')} FROM {{gained}} k WHERE"
-                f" snapshots.{within('table_key', rows['table_key'])} AND snapshots.table_key = k.table_key"
-                " AND snapshots.snapshot_id = k.snapshot_id",
-                gained=rows,
-            )
-            self._spans.change(columns["table_key"])
+            _store_schemas(connection, gained)
+            self._spans.change({key for key, _ in gained})
         known |= {pair: replace(place, schema_hash=place.schema_hash or hashes[pair]) for pair, place in stored.items()}
         self._places.cache((*pair, place) for pair, place in known.items())
         for key, _ in new:
@@ -127,3 +106,31 @@ class SnapshotRegistry:
             if not is_same or entry.max_snapshots_behind is not None:
                 found[key] = place
         return found
+
+
+def _insert(connection: Connection, places: Mapping[tuple[int, int], Place], external: Collection[int]) -> None:
+    """Stores the places of new snapshots; those of external tables are live."""
+    rows = [
+        [
+            *pair,
+            place.ordinal,
+            place.schema_hash,
+            True if pair[0] in external else None,
+            str(place.schema_key(pair[1])),
+        ]
+        for pair, place in places.items()
+    ]
+    insert_rows(connection, "snapshots (table_key, snapshot_id, ordinal, schema_hash, is_live, schema_key)", rows)
+
+
+def _store_schemas(connection: Connection, hashes: Mapping[tuple[int, int], str]) -> None:
+    """Stores the schemas of snapshots of which they were not known."""
+    rows = pairs_table(list(hashes)).append_column("schema_hash", pa.array(list(hashes.values())))
+    execute(
+        connection,
+        "UPDATE snapshots SET schema_hash = k.schema_hash,"
+        f" schema_key = {schema_key_sql('snapshots', 'k.schema_hash')} FROM {{gained}} k WHERE"
+        f" snapshots.{within('table_key', rows['table_key'])} AND snapshots.table_key = k.table_key"
+        " AND snapshots.snapshot_id = k.snapshot_id",
+        gained=rows,
+    )

@@ -94,24 +94,7 @@ def continue_listings(
                     removed[family].setdefault((key, path), pos)
     for family, ends in removed.items():
         if ends:
-            physical, keys = BY_SPAN[family], {key for key, _ in ends}
-            for key, pos in {(key, pos) for (key, _), pos in ends.items()}:
-                files = pa.table({"file": [path for (of, path), at in ends.items() if (of, at) == (key, pos)]})
-                segments.end_files(connection, family, key, files, pos)
-            execute(
-                connection,
-                f"UPDATE {physical} SET to_pos = r.pos FROM {{removed}} r"
-                f" WHERE {among(f'{physical}.table_key', keys)} AND {physical}.table_key = r.table_key"
-                f" AND {physical}.to_pos = {OPEN_END} AND {physical}.file_path = r.file_path",
-                removed=pa.table(
-                    {
-                        "table_key": [key for key, _ in ends],
-                        "file_path": [path for _, path in ends],
-                        "pos": list(ends.values()),
-                    }
-                ),
-                moved=keys_table(keys),
-            )
+            _end_files(connection, segments, family, ends)
     if again:
         columns = dict(zip(("table_key", "snapshot_id", "mark"), zip(*again, strict=True), strict=True))
         execute(
@@ -121,6 +104,30 @@ def continue_listings(
             marks=pa.table(columns),
         )
     insert_rows(connection, "file_snapshots (table_key, family, snapshot_id, pos, mark)", new)
+
+
+def _end_files(connection: Connection, segments: Segments, family: str, ends: Mapping[tuple[int, str], int]) -> None:
+    """Ends the rows of files that the newest listings have: (table key, path) → position."""
+    physical, keys = BY_SPAN[family], {key for key, _ in ends}
+    paths_of: dict[tuple[int, int], list[str]] = {}
+    for (key, path), pos in ends.items():
+        paths_of.setdefault((key, pos), []).append(path)
+    for (key, pos), paths in paths_of.items():
+        segments.end_files(connection, family, key, pa.table({"file": paths}), pos)
+    execute(
+        connection,
+        f"UPDATE {physical} SET to_pos = r.pos FROM {{removed}} r"
+        f" WHERE {among(f'{physical}.table_key', keys)} AND {physical}.table_key = r.table_key"
+        f" AND {physical}.to_pos = {OPEN_END} AND {physical}.file_path = r.file_path",
+        removed=pa.table(
+            {
+                "table_key": [key for key, _ in ends],
+                "file_path": [path for _, path in ends],
+                "pos": list(ends.values()),
+            }
+        ),
+        moved=keys_table(keys),
+    )
 
 
 def list_nothing(connection: Connection, segments: Segments, marks: Marks) -> list[int]:

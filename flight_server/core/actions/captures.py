@@ -180,13 +180,7 @@ def resolve(call: Call, asked: ResolveBody) -> list[Any]:
         else:
             unpinned[at] = {"outcome": "FAILED", "detail": _no_snapshot(call, table), "record": None}
     answers = dict(zip(places, app.orchestrator.resolve(questions), strict=True))
-    columns: dict[int, list[int]] = {}
-    for question in questions:
-        noted = columns.setdefault(question.table_key, [])
-        if question.spec.target.column_id is not None:
-            noted.append(question.spec.target.column_id)
-    for key, ids in columns.items():
-        app.usage.note(key, tuple(ids))
+    _note_usage(call, questions)
     asked_of = dict(zip(places, questions, strict=True))
     estimates = _estimates(call, {at: (items[at], asked_of[at]) for at in places}, answers, left_by)
     if asked.max_bytes is None and not estimates and not any(item.extras for item in items):
@@ -201,6 +195,17 @@ def resolve(call: Call, asked: ResolveBody) -> list[Any]:
         results = answer_budget.limit(results, [item.kinds for item in items], asked.max_bytes)
     placed = dict(zip(within, results, strict=True))
     return [placed.get(at) or answer_budget.omitted("max_targets") for at in range(len(all_items))]
+
+
+def _note_usage(call: Call, questions: Sequence[Question]) -> None:
+    """Counts what is asked about, by table and column."""
+    columns: dict[int, list[int]] = {}
+    for question in questions:
+        noted = columns.setdefault(question.table_key, [])
+        if question.spec.target.column_id is not None:
+            noted.append(question.spec.target.column_id)
+    for key, ids in columns.items():
+        call.app.usage.note(key, tuple(ids))
 
 
 _Conditions = dict[str, LeftBy]

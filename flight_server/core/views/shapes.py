@@ -162,17 +162,21 @@ def _cut_bars(
     body = [spread for spread in spreads if spread[0] >= low and spread[1] <= high]
     first = low + unit if whole and cuts[0] is not None and low not in between else low  # spreads begin above a cut
     shown = _linear_bars(first, high, bins - sum(cut is not None for cut in cuts), between, body, whole)
-    left = sum(rows for point, rows in spikes.items() if point < low) + sum(
-        rows for _, upper, rows, _ in spreads if cuts[0] is not None and upper <= low
-    )
-    right = sum(rows for point, rows in spikes.items() if point > high) + sum(
-        rows for lower, _, rows, _ in spreads if cuts[1] is not None and lower >= high
-    )
     if cuts[0] is not None:
-        shown.insert(0, Bar(ends[0], first - unit, left, is_tail=True))
+        shown.insert(0, Bar(ends[0], first - unit, _rows_below(low, spikes, spreads), is_tail=True))
     if cuts[1] is not None:
-        shown.append(Bar(high + unit, ends[1], right, is_tail=True))
+        shown.append(Bar(high + unit, ends[1], _rows_above(high, spikes, spreads), is_tail=True))
     return shown
+
+
+def _rows_below(cut: float, spikes: Mapping[float, float], spreads: Sequence[_Spread]) -> float:
+    single = sum(rows for point, rows in spikes.items() if point < cut)
+    return single + sum(rows for _, upper, rows, _ in spreads if upper <= cut)
+
+
+def _rows_above(cut: float, spikes: Mapping[float, float], spreads: Sequence[_Spread]) -> float:
+    single = sum(rows for point, rows in spikes.items() if point > cut)
+    return single + sum(rows for lower, _, rows, _ in spreads if lower >= cut)
 
 
 def _ranges(buckets: Sequence[Row], logical_type: str) -> list[tuple[float, float]]:
