@@ -102,8 +102,7 @@ ROOMS = {
         "publishing": {"client", "core"},
         "worker": {"client", "core"},
         "process": {"client", "core", "worker"},  # it names the parts, and imports none
-        "local": {"client", "core", "process"},  # process: the parts
-        "faces": {"client", "core", "insight", "local", "planning", "process", "publishing", "worker"},
+        "faces": {"client", "core", "insight", "planning", "process", "publishing", "worker"},
         "cli": {"client", "faces", "process"},  # process: what each process sets
     },
 }
@@ -226,7 +225,7 @@ def test_server_is_put_together_of_few_rooms(graph):
         for other in others
         if name.startswith("flight_server.") and other.startswith("flight_server.") and room(name) != room(other)
     }
-    assert len(ROOMS["flight_server"]) <= 12 and len(arrows) <= 28
+    assert len(ROOMS["flight_server"]) <= 11 and len(arrows) <= 24
 
 
 def test_no_module_knows_many_others(graph):

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from flight_server.core.auth.tokens import Guard
 from flight_server.faces.iceberg_rest.door import Door
-from flight_server.local.tables import LocalTables
+from flight_server.faces.local.tables import LocalTables
 
 pytestmark = pytest.mark.benchmark
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flight_server.core.app import App
-from flight_server.local.tables import LocalTables
+from flight_server.faces.local.tables import LocalTables
 from flight_server.planning.estimates import Estimator
 from flight_server.planning.plan_request import condition_of
 from store.duckdb.lru import LruCache

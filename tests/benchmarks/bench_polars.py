@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
-from flight_server.local.tables import LocalTables
+from flight_server.faces.local.tables import LocalTables
 
 pytestmark = pytest.mark.benchmark
 

@@ -99,6 +99,7 @@ LEFT_OUT = (
     "capture/publishers",
     "capture/spark",
     "flight_server/faces/iceberg_rest",
+    "flight_server/faces/local",
     "flight_server/faces/mcp",
     "flight_server/faces/present",
     "flight_server/faces/sql",

@@ -18,8 +18,8 @@ import pytest
 
 from flight_server.client.live_rows import LiveRows
 from flight_server.client.scan import Scan
+from flight_server.faces.local.tables import LocalTables
 from flight_server.faces.present.reader_code import NoReader, Reader, Wanted, code
-from flight_server.local.tables import LocalTables
 from tests.integration import random_lakes
 from tests.integration.random_lakes import Lake
 

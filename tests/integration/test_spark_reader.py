@@ -12,8 +12,8 @@ from deltalake import write_deltalake
 
 import flight_server
 from flight_server.client.spark_reader import StatflightDataSource
+from flight_server.faces.local.tables import LocalTables
 from flight_server.faces.present import reader_code
-from flight_server.local.tables import LocalTables
 from tests.flight_server.live_server import serving
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from flight_server.local.tables import LocalTables
+from flight_server.faces.local.tables import LocalTables
 from tests.integration import random_lakes
 from tests.interop.duckdb_peer import installed
 from tests.interop.processes import downloaded

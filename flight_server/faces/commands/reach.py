@@ -84,7 +84,7 @@ def _captured(paths: Sequence[str], wanted: Wanted, db: Path | None, needs: froz
 
     postpone_pandas()
     from flight_server.faces.commands.progress import line_on_terminal
-    from flight_server.local.tables import LocalTables
+    from flight_server.faces.local.tables import LocalTables
     from store.model.errors import StatflightError
 
     names: list[str] = []

@@ -18,9 +18,9 @@ from flight_server.core.auth.challenge import challenge
 from flight_server.core.auth.principal import Principal
 from flight_server.core.auth.tokens import Guard
 from flight_server.core.wire import lag
+from flight_server.faces.local.client import LocalClient
 from flight_server.faces.mcp.protocol import server
 from flight_server.faces.mcp.tools import Desk
-from flight_server.local.client import LocalClient
 from store.model.errors import (
     PermissionDenied,
     ResourceExhausted,

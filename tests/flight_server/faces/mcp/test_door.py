@@ -14,9 +14,9 @@ from mcp.server.stdio import stdio_server
 from starlette.requests import Request
 
 from flight_server.core.auth.tokens import Guard
+from flight_server.faces.local.tables import LocalTables
 from flight_server.faces.mcp.door import Door, _check_origin
 from flight_server.faces.mcp.messages import Messages
-from flight_server.local.tables import LocalTables
 from store.model.errors import PermissionDenied
 
 

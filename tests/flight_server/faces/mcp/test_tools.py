@@ -9,10 +9,10 @@ import pytest
 from deltalake import write_deltalake
 
 from flight_server.core.views import table_summary
+from flight_server.faces.local.tables import LocalTables
 from flight_server.faces.mcp.tools import TOOLS, Desk
 from flight_server.faces.mcp.values import WITHHELD
 from flight_server.faces.present.render import plain
-from flight_server.local.tables import LocalTables
 from store.model.errors import InvalidArgument, StatflightError, Unimplemented
 
 HUSH = ("hush", "4711")

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from flight_server.faces.local.tables import LocalTables
 from flight_server.faces.present.reader_code import NoReader, Reader, Wanted, code
-from flight_server.local.tables import LocalTables
 
 ROWS = pa.table(
     {

@@ -10,7 +10,7 @@ import pytest
 
 from capture.connectors.footers.kept import footers_of, keeping
 from capture.connectors.footers.metadata import read_bytes, schema_in
-from flight_server.local.footers import KEPT_FOR, StoredFooters
+from flight_server.faces.local.footers import KEPT_FOR, StoredFooters
 from store.duckdb.database import Database
 from store.duckdb.opening import MEMORY
 

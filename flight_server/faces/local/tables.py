@@ -19,9 +19,9 @@ from capture.spec import Engine
 from capture.spi import Outcome
 from capture.store_sink import LocalStore
 from flight_server.core.views import snapshot_words
-from flight_server.local.app import local_app
-from flight_server.local.client import LocalClient
-from flight_server.local.footers import StoredFooters
+from flight_server.faces.local.app import local_app
+from flight_server.faces.local.client import LocalClient
+from flight_server.faces.local.footers import StoredFooters
 from store.model.catalog_entries import TableEntry
 from store.model.errors import StatflightError
 

@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from flight_server.core.views.snapshot_words import snapshot_at
-from flight_server.local.tables import LocalTables
+from flight_server.faces.local.tables import LocalTables
 from store.model.errors import StatflightError
 
 
