@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from flight_server.client.scan import Scan
 
+duckdb.sql("SET enable_progress_bar = false")  # it would be among the output
 for name in ("avro", "iceberg"):
     (file,) = Path(duckdb.__file__).parents[1].rglob(f"{name}.duckdb_extension")
     duckdb.sql(f"INSTALL '{file}'")

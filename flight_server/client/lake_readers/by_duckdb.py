@@ -33,7 +33,7 @@ def reader(metadata_location: str, kept: KeptFiles) -> DuckDBReader:
 
     connection = duckdb.connect(config={"autoinstall_known_extensions": False})
     try:
-        connection.execute("LOAD iceberg")
+        _quiet(connection).execute("LOAD iceberg")
     except duckdb.Error as error:
         first = str(error).splitlines()[0]
         raise CannotRead(f"{_WHY}; DuckDB's extension iceberg would, and cannot be loaded: {first}") from error
@@ -69,7 +69,7 @@ class DuckDBReader:
             CannotRead: They are not those that are known to be left, or these are not known.
         """
         counts = [count for count in self._kept.paths.values() if count is not None]
-        ((found,),) = self._cursor().sql(f"SELECT count(*) {self._rows}").fetchall()
+        ((found,),) = _quiet(self._connection).sql(f"SELECT count(*) {self._rows}").fetchall()
         if len(counts) < len(self._kept.paths):
             raise CannotRead(f"{_WHY}, and what DuckDB finds cannot be checked, because live rows are not counted")
         if found != sum(counts):
@@ -79,16 +79,17 @@ class DuckDBReader:
         """Reads columns of all live rows; see `LakeReader`."""
         yield from self._read(f"SELECT {', '.join(map(quote, columns))} {self._rows}")
 
-    def _cursor(self) -> Any:
-        """A cursor, whose settings are its own: before version 2 a bar goes to the output of the caller's program."""
-        cursor = self._connection.cursor()
-        cursor.execute("SET enable_progress_bar = false")
-        return cursor
-
     def _read(self, statement: str) -> pa.RecordBatchReader:
-        rows = self._cursor().sql(statement)
+        rows = _quiet(self._connection).sql(statement)
         found: pa.RecordBatchReader = rows.to_arrow_reader(_BATCH)
         return found
+
+
+def _quiet(connection: Any) -> Any:
+    """A cursor, whose settings are its own: before version 2 a bar goes to the output of the caller's program."""
+    cursor = connection.cursor()
+    cursor.execute("SET enable_progress_bar = false")
+    return cursor
 
 
 def _text(value: str) -> str:
