@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import threading
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store import plugins, segment_listings, segment_merging, staged_listings, stats_store, stores
-from store.duckdb.layout import OPEN_END
+from store.duckdb.layout import OPEN_END, parts
 from store.history import staged
 from store.history.file_listings import ListingChanged
 from store.history.file_spans import rows_of
@@ -26,7 +27,7 @@ from store.segment_listings import SegmentListing
 from store.staged_listings import StagedListing, unstage
 from store.stats_store import Counts, DuckDBStatsStore, Put, PutMode
 from tests.flight_server.live_server import eventually
-from tests.store.contract import NAME, StatsStoreContract, columns, put, rows
+from tests.store.contract import NAME, StatsStoreContract, columns, put, rows, sketch
 from tests.store.empty_store import empty_store, place_for_database
 from tests.store.reference_store import MemoryStatsStore
 
@@ -513,3 +514,31 @@ def test_sketches_of_files_that_a_whole_listing_lacks_go_in_the_same_put(duck, f
     assert duck.database.rows("SELECT file_path FROM file_sketches ORDER BY ALL") == [("a",), ("b",)]
     with duck.database.reading() as cursor:
         assert not list(violations(cursor))
+
+
+@pytest.mark.parametrize("is_older", [False, True], ids=["new", "older"])
+def test_sketches_that_resemble_each_other_take_little_room(tmp_path, is_older):
+    path = tmp_path / "s.db"
+    store = open_store(path)
+    if is_older:  # a file of before sketches of tables and columns were compressed
+        for part in parts("stats.sketches"):
+            ddl = store.database.rows("SELECT sql FROM duckdb_tables() WHERE table_name = ?", part)[0][0]
+            assert "ZSTD" in ddl
+            store.database.write(lambda connection, part=part: connection.execute(f"DROP TABLE {part}"))
+            older = ddl.replace("ZSTD", "UNCOMPRESSED")
+            store.database.write(lambda connection, older=older: connection.execute(older))
+    data = [random.Random(column).randbytes(32_000) for column in range(20)]
+    for snapshot in range(1, 21):
+        given = [sketch(column, data=each) for column, each in enumerate(data, 1)]
+        put(store, "stats.sketches", rows("stats.sketches", *given, snapshot=snapshot), "upsert")
+    store.close()
+    put_bytes = 20 * sum(map(len, data))
+    size = path.stat().st_size
+    assert size > put_bytes if is_older else size < put_bytes / 2
+    store = open_store(path)
+    table = store.find(NAME)
+    assert table is not None
+    for snapshot in (1, 20):
+        found = store.rows(table, snapshot, "stats.sketches").to_pylist()
+        assert {row["column_id"]: row["data"] for row in found} == dict(enumerate(data, 1))
+    store.close()
