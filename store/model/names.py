@@ -89,7 +89,7 @@ def column_key(path: Sequence[str]) -> str:
 
     `("a", "b")` gives `a.b` and `("a.b",)` gives `"a.b"`; these two columns share the `column_name` `a.b`.
     """
-    return ".".join(quote(part) if set('."') & set(part) else part for part in path)
+    return ".".join([quote(part) if "." in part or '"' in part else part for part in path])
 
 
 def column_parts(key: str) -> tuple[str, ...]:
