@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -158,6 +159,7 @@ class Load:
         self.acknowledged, self.tried = set[int](), set[int]()
         self.refused = Counter[str]()
         self.ended = threading.Event()
+        self.lock = threading.Lock()
 
     def check(self, client: Client, acknowledged: set[int], least: int = 0) -> set[int]:
         """The numbers that a server has: all that were acknowledged before, and each put as a whole."""
@@ -214,12 +216,15 @@ class Place:
 
     Args:
         forking: The process that becomes servers.
+
+    Attributes:
+        cut_off: The puts that kills have cut off; `stored`: those of them that are there all the same.
     """
 
     def __init__(self, path: Path, forking: subprocess.Popen[str], load: Load):
         path.mkdir()
         self.path, self.forking, self.load = path, forking, load
-        self.starts = list[float]()
+        self.starts, self.cut_off, self.stored = list[float](), set[int](), set[int]()
         self.start()
 
     def start(self) -> None:
@@ -227,24 +232,29 @@ class Place:
         out.unlink(missing_ok=True)
         assert self.forking.stdin is not None
         assert self.forking.stdout is not None
-        self.forking.stdin.write(f"{self.path}\n")
-        self.forking.stdin.flush()
-        self.pid, self.is_killed = int(self.forking.stdout.readline()), False
+        with self.load.lock:
+            self.forking.stdin.write(f"{self.path}\n")
+            self.forking.stdin.flush()
+            self.pid, self.is_killed = int(self.forking.stdout.readline()), False
         listening = eventually(lambda: out.exists() and re.search(r"listening on (grpc\S+)\n", out.read_text()), 120)
         self.uri = listening[1]
         self.client = Client(self.uri)
         self.starts.append(time.perf_counter() - began)
         self.writers = [Writer(self) for _ in range(WRITERS)]
 
-    def kill(self, chance: random.Random) -> set[int]:
-        """Kills the server in the middle of a put, or soon after; returns the puts that this has cut off."""
+    def kill(self, chance: random.Random) -> None:
+        """Kills the server in the middle of a put, or soon after, starts it again, and looks at what it has."""
         writer = chance.choice(self.writers)
         writer.began.clear()
-        assert writer.began.wait(60)
+        assert writer.began.wait(120)
         time.sleep(chance.uniform(0.0, 1.1 * writer.seconds))
         self.is_killed = True
         self.end(signal.SIGKILL)
-        return {each.cut_off for each in self.writers if each.cut_off is not None}
+        cut_off = {each.cut_off for each in self.writers if each.cut_off is not None}
+        acknowledged = set(self.load.acknowledged)
+        self.start()
+        self.cut_off |= cut_off
+        self.stored |= cut_off & self.load.check(self.client, acknowledged)
 
     def end(self, how: signal.Signals) -> None:
         os.kill(self.pid, how)
@@ -255,22 +265,25 @@ class Place:
 
 
 def test_nothing_acknowledged_is_lost_by_kills(postgres, tmp_path):
-    address, chance, load = postgres.new(), random.Random(53), Load()
-    bases, cut_off = set[int](), set[int]()
+    address, load, kills, bases = postgres.new(), Load(), itertools.count(1), set[int]()
     command, env = [sys.executable, "-c", FORKING], os.environ | {"STATFLIGHT_STORE": address}
     forking = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     places = [Place(tmp_path / str(at), forking, load) for at in range(SERVERS)]
-    try:
-        for kills in range(1, KILLS + 1):
-            place = chance.choice(places)
-            cut_off |= place.kill(chance)
-            acknowledged = set(load.acknowledged)
-            place.start()
-            stored = load.check(place.client, acknowledged)
+
+    def killing(place: Place) -> None:
+        chance = random.Random(str(place.path.name))
+        while (number := next(kills)) <= KILLS:
+            place.kill(chance)
             bases.add(postgres.run("SELECT base FROM statflight.head", address)[0][0])
-            if kills % 10 == 0 or kills == KILLS:
-                print(f"{kills} kills, {len(acknowledged)} puts acknowledged, 0 lost, 0 in part;", end=" ")
-                print(f"{len(cut_off)} puts cut off, {len(cut_off & stored)} of them stored", flush=True)
+            if number % 10 == 0 or number == KILLS:
+                cut_off, stored = (sum(len(getattr(each, of)) for each in places) for of in ("cut_off", "stored"))
+                told = f"{number} kills, {len(load.acknowledged)} puts acknowledged, 0 lost, 0 in part"
+                print(f"{told}; {cut_off} puts cut off, {stored} of them stored", flush=True)
+
+    try:
+        with ThreadPoolExecutor(SERVERS) as threads:  # any of them may be killed while others are
+            for ended in [threads.submit(killing, place) for place in places]:
+                ended.result()
         load.ended.set()
         for writer in itertools.chain(*(place.writers for place in places)):
             writer.join(60)
