@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from capture.connectors.footers import writers
 from capture.connectors.footers.leaf_types import writer_of
-from capture.connectors.footers.metadata import ENCRYPTED, ParquetMetadata, parsed, read_metadata
+from capture.connectors.footers.metadata import ENCRYPTED, read_metadata
 from capture.connectors.rows.column_values import DeletedKeys, Mask, leaf, plain
 from capture.connectors.spi import COUNTED, ScanColumn, ScanTask
 from capture.connectors.storage.places import open_place
@@ -35,7 +35,6 @@ _TEXTS: Final = (LogicalType(Kind.STRING), LogicalType(Kind.BINARY))
 _BATCH_ROWS: Final = 1 << 17  # rows decoded into one array
 _FEW_ROWS: Final = 1000  # rows of a file below which reading it in another form does not pay
 _NANOSECONDS_US: Final = (1 << 63) // 1000 - 1  # microseconds around 1970 that 64 bits of nanoseconds can hold
-_ARROW_SCHEMA: Final = b"ARROW:schema"  # key of a footer's metadata
 
 
 class ParquetReader(TaskReader):
@@ -48,7 +47,9 @@ class ParquetReader(TaskReader):
         # a local file is not mapped: its pages would count as this process's memory, and one cut short would end it
         self._bytes = self._place.open()
         self._opened.append(self._bytes)
-        found = _without_views(read_metadata(self._bytes))
+        found = read_metadata(self._bytes)
+        if found.metadata.num_rows >= _FEW_ROWS:
+            found = found.without_views
         self._metadata, self._encrypted, self._leaves = found.metadata, found.encrypted, found.leaves
         self._writer = writer_of(self._metadata)
         groups = range(self._metadata.num_row_groups)
@@ -251,22 +252,3 @@ class ParquetReader(TaskReader):
             keys = DeletedKeys(lambda path: open_place(path, task.storage).open())
             keep &= ~keys.mask(task.equality_deletes, len(keep), lambda path: leaf(self._table([path]), path))
         return keep
-
-
-def _without_views(found: ParquetMetadata) -> ParquetMetadata:
-    """The metadata by which strings are read as plain arrays: views take a fifth longer to read and must be copied for
-    Arrow's kernels.
-
-    Some writers store an Arrow schema with views in the footer. It is left out if the types of all other columns stay
-    the same.
-    """
-    if found.metadata.num_rows < _FEW_ROWS or not any(map(_is_view, given := found.arrow_schema.types)):
-        return found
-    footer = found.footer.replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower())
-    plain = ParquetMetadata(parsed(footer), found.encrypted, footer)
-    is_alike = all(a == b or _is_view(a) for a, b in zip(given, plain.arrow_schema.types, strict=True))
-    return plain if is_alike else found
-
-
-def _is_view(type: pa.DataType) -> bool:
-    return bool(pa.types.is_string_view(type) or pa.types.is_binary_view(type))
