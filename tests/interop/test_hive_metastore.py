@@ -11,10 +11,9 @@ import pytest
 from pymetastore.hive_metastore import ttypes
 
 from capture.publishers.publishing import publish
-from capture.publishers.spi import ColumnStatistics
 from store.model.errors import InvalidArgument, NotFound
 from tests.capture.publishers import parquet_tables
-from tests.capture.publishers.contract import PublisherContract, Table, rows
+from tests.capture.publishers.contract import PublisherContract, Table, known_columns, rows
 from tests.interop import metastore_server
 from tests.interop.metastore_server import opened
 
@@ -68,27 +67,6 @@ def stored(table: Table, column: str) -> Any:
         return client.get_table_column_statistics("default", table.options["table"], column)
 
 
-def known(*facts: tuple[str, str, str | None, str | None]) -> tuple[ColumnStatistics, ...]:
-    """Statistics of columns by name, type and bounds, which are values of theirs."""
-    return tuple(
-        ColumnStatistics(
-            number,
-            name,
-            type,
-            row_count=150,
-            null_count=7,
-            ndv=5.0,
-            min=low,
-            max=high,
-            min_is_exact=True,
-            max_is_exact=True,
-            avg_width_bytes=2.5,
-            max_width_bytes=9,
-        )
-        for number, (name, type, low, high) in enumerate(facts, 1)
-    )
-
-
 class TestContract(PublisherContract):
     takes_counts = False
 
@@ -107,7 +85,7 @@ def test_what_the_metastore_refuses_is_left_out(tmp_path, metastore):
     """Statistics of partition columns, and infinite bounds."""
     table = registered(tmp_path, metastore, "label")
     facts = [("id", "INT", "-3", "9"), ("label", "STRING", "a", "z"), ("ratio", "DOUBLE", "-Infinity", "Infinity")]
-    publication = publish(table.publisher(table.statistics(columns=known(*facts))))
+    publication = publish(table.publisher(table.statistics(columns=known_columns(*facts))))
     assert publication.columns == ("id", "ratio") and "is a partition column" in publication.left_out["label"]
     ratio = stored(table, "ratio").statsObj[0].statsData.doubleStats
     assert (ratio.lowValue, ratio.highValue, ratio.numNulls, ratio.numDVs) == (None, None, 7, 6)
@@ -123,7 +101,7 @@ def test_column_statistics_of_each_type(tmp_path, metastore):
         ("raw", "BINARY", None, None),
         ("ratio", "DOUBLE", "0", "1.0E7"),
     ]
-    assert len(publish(table.publisher(table.statistics(columns=known(*facts)))).columns) == 6
+    assert len(publish(table.publisher(table.statistics(columns=known_columns(*facts)))).columns) == 6
     about = stored(table, "id")
     (item,) = about.statsObj
     numbers = item.statsData.longStats

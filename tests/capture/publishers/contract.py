@@ -129,6 +129,27 @@ def is_said(name: str, row: dict[str, Any], claims: Sequence[ColumnStatistics]) 
     return row[name] is None or any(not row.get(is_exact) or getattr(claim, is_exact) for claim in sure)
 
 
+def known_columns(*facts: tuple[str, str, str | None, str | None]) -> tuple[ColumnStatistics, ...]:
+    """Statistics of columns by name, type and bounds, which are values of theirs; ids count from 1."""
+    return tuple(
+        ColumnStatistics(
+            number,
+            name,
+            type,
+            row_count=150,
+            null_count=7,
+            ndv=5.0,
+            min=low,
+            max=high,
+            min_is_exact=True,
+            max_is_exact=True,
+            avg_width_bytes=2.5,
+            max_width_bytes=9,
+        )
+        for number, (name, type, low, high) in enumerate(facts, 1)
+    )
+
+
 class PublisherContract(ABC):
     """Contract suite of homes.
 

@@ -20,7 +20,7 @@ from capture.publishers.publishing import publish, withdraw
 from capture.publishers.spi import ColumnStatistics
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.publishers import parquet_tables
-from tests.capture.publishers.contract import Table, rows
+from tests.capture.publishers.contract import Table, known_columns, rows
 from tests.capture.publishers.metastore_contract import MetastoreContract
 
 TYPES = {
@@ -147,23 +147,7 @@ def test_column_statistics_of_each_type(tmp_path, glue):
         ("list", "ARRAY", None, None),
         ("gone", "INT", "1", "2"),
     ]
-    columns = tuple(
-        ColumnStatistics(
-            i,
-            name,
-            type,
-            150,
-            7,
-            ndv=5.0,
-            min=low,
-            max=high,
-            min_is_exact=True,
-            max_is_exact=True,
-            avg_width_bytes=2.5,
-            max_width_bytes=9,
-        )
-        for i, (name, type, low, high) in enumerate(facts, 1)
-    )
+    columns = known_columns(*facts)
     publication = publish(table.publisher(table.statistics(columns=columns)))
     assert set(publication.left_out) == {"flag", "list", "gone"}
     counts = {"NumberOfNulls": 7, "NumberOfDistinctValues": 6}  # null is one, as Athena takes it

@@ -14,10 +14,10 @@ from thrift.transport.TSocket import TServerSocket, TSocket
 from thrift.transport.TTransport import TBufferedTransportFactory
 
 from capture.publishers.publishing import publish, withdraw
-from capture.publishers.spi import ColumnStatistics, LostRace
+from capture.publishers.spi import LostRace
 from store.model.errors import InvalidArgument, NotFound, UpstreamError
 from tests.capture.publishers import parquet_tables
-from tests.capture.publishers.contract import Table, rows
+from tests.capture.publishers.contract import Table, known_columns, rows
 from tests.capture.publishers.metastore_contract import MetastoreContract
 
 TYPES = {"id": "bigint", "label": "string", "price": "decimal(10,2)", "day": "date", "raw": "binary", "ratio": "double"}
@@ -126,23 +126,7 @@ def test_column_statistics_of_each_type(tmp_path, metastore):
         ("raw", "BINARY", None, None),
         ("ratio", "DOUBLE", "0", "1.0E7"),
     ]
-    columns = tuple(
-        ColumnStatistics(
-            i,
-            name,
-            type,
-            150,
-            7,
-            ndv=5.0,
-            min=low,
-            max=high,
-            min_is_exact=True,
-            max_is_exact=True,
-            avg_width_bytes=2.5,
-            max_width_bytes=9,
-        )
-        for i, (name, type, low, high) in enumerate(facts, 1)
-    )
+    columns = known_columns(*facts)
     assert len(publish(table.publisher(table.statistics(columns=columns))).columns) == 6
     about = store.described
     assert (about.isTblLevel, about.dbName, about.tableName) == (True, "default", "t") and about.lastAnalyzed > 0
