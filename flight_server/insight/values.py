@@ -32,7 +32,7 @@ class NoHistory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a table is judged by, besides its statistics and the rules.
+    """The terms of a judgement, besides the table's statistics and the rules.
 
     Attributes:
         at: Snapshot of the statistics, or "current".

@@ -251,7 +251,7 @@ class SegmentFiles:
             return None
 
     def lacking(self, digests: Mapping[str, str]) -> dict[str, str]:
-        """Those of some files (name → digest) that are not in the directory."""
+        """The files that the directory lacks, of some (name → digest)."""
         return {name: digest for name, digest in digests.items() if not self.path(name).exists()}
 
     def bring(self, digests: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Where the segments of a database lie, and whose they are, as its file says; copies of them for a backup."""
+"""The place of a database's segments and the name of their owner, as its file says; copies of them for a backup."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def generation(client: Client) -> int:
 
 
 class Timed:
-    """What calls of a server took: seconds on the clock, and of the processor."""
+    """The cost of calls of a server: seconds on the clock, and of the processor."""
 
     def __init__(self, server: LiveServer):
         self.server, self.clock = server, list[float]()
@@ -147,7 +147,7 @@ def test_puts_and_reads_beside_a_file(postgres, tmp_path):
 
 
 class Load:
-    """What all writers have put.
+    """The puts of all writers.
 
     Attributes:
         tried: Numbers of all puts; `acknowledged`: of those that were.

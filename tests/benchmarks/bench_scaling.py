@@ -123,7 +123,7 @@ def seconds_to_capture(directory, lake, workers, settings="", **options):
 
 
 class Place(NamedTuple):
-    """Where a table is read.
+    """A place at which a table is read.
 
     Attributes:
         spark: Spark's settings there; none for the worker's own process.

@@ -1,4 +1,4 @@
-"""What a source of Iceberg tables gives: their names, and each with its current metadata."""
+"""The tables of a source of Iceberg tables: their names, and each with its current metadata."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ log = logging.getLogger("statflight.worker")
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a capture reads of a table's metadata, and what its rows say of their origin.
+    """A table's metadata as a capture reads it, and the origin that its rows tell.
 
     Attributes:
         wanted: Names of the columns that are read; None for all.
