@@ -22,6 +22,7 @@ from flight_server.faces.commands.targets import Snapshot, TableNames, check_tar
 from flight_server.faces.present import render, text
 from flight_server.faces.present.column_labels import labels
 from flight_server.faces.present.render import Format
+from store.model.logical_types import FLOATING
 
 if TYPE_CHECKING:
     from flight_server.client import StatsClient
@@ -136,10 +137,17 @@ def _line(row: table_summary.Row, summary: table_summary.TableSummary) -> dict[s
     return {
         "type": row["logical_type"] or "",
         **table_summary.texts(row),
-        **{label: quartiles.get(share) or "" for label, share in QUARTILES.items()},
+        **{label: _quartile(row, quartiles.get(share)) for label, share in QUARTILES.items()},
         "shape": shapes.sparkline([bar.rows for bar in summary.bars(row, SHAPE_BINS)]),
         "freshness": table_summary.freshness(row, sampled=row["column_id"] in summary.sampled),
     }
+
+
+def _quartile(row: table_summary.Row, value: str | None) -> str:
+    """A value of the column as it is; a float, as the mean is, with six digits."""
+    if value is None or row["logical_type"] not in FLOATING:
+        return value or ""
+    return numbers.known(float(value))
 
 
 def query(

@@ -37,6 +37,27 @@ def test_show_prints_a_line_for_each_column(server, run):
     assert "900 ±2.0%" in second and "25.0" in second and "≤ y" in second and "INHERITED (from 2)" in second
 
 
+def test_show_rounds_quartiles_of_floats_as_the_mean_and_leaves_others_as_they_are(server, run):
+    server.rows(
+        "stats.columns",
+        column_row(),
+        column_row(column_id=2, column_name="x", logical_type="DOUBLE"),
+    )
+    of_column = {1: ["31360", "62592", "93824"], 2: ["-0.6712935996459628", "-3.247736277792369E-4", "Infinity"]}
+    server.rows(
+        "stats.quantiles",
+        *(
+            KEY | {"column_id": column, "quantile": rank, "value": value}
+            for column, values in of_column.items()
+            for rank, value in zip((0.25, 0.5, 0.75), values, strict=True)
+        ),
+    )
+    _, out, _ = run("show", NAME, "--snapshot", "2")
+    whole, floats = out.splitlines()[1:]
+    assert {"31360", "62592", "93824"} <= set(whole.split())
+    assert {"-0.671294", "-0.000324774", "Infinity"} <= set(floats.split())
+
+
 def test_show_reads_no_shapes_of_a_wide_table_and_says_so(server, run, monkeypatch):
     monkeypatch.setattr(table_summary, "SHAPED", 1)
     server.rows("stats.columns", column_row(), column_row(column_id=2, column_name="b"))
