@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,70 +25,56 @@ class TableCondition:
         name: Catalog, schema and name of the table; None if the condition is not about exactly one table.
         column: Indexed column that must equal one of `values`; None if there is none.
         values: Values of that column, of its type.
-        kept: Returns the indices of the rows of a batch that satisfy the rest of the condition; None if there is none.
+        rest: The rest of the condition; None if there is none.
+        schema: The schema of the rows, for `rest`.
+        allowed: The catalogs, schemas and names of tables that the condition allows; None for any.
     """
 
     name: tuple[str, str, str] | None
     column: str | None = None
     values: tuple[Any, ...] = ()
-    kept: Callable[[pa.RecordBatch], pa.Array] | None = field(default=None, compare=False)
+    rest: Node | None = None
+    schema: pa.Schema | None = None
+    allowed: tuple[Set[str] | None, ...] = (None, None, None)
+
+    @cached_property
+    def kept(self) -> Callable[[pa.RecordBatch], pa.Array] | None:
+        """Returns the indices of the rows of a batch that satisfy the rest; None if there is none."""
+        return None if self.rest is None else to_arrow(self.rest, self.schema)
 
 
 def plan(node: Node | None, schema: pa.Schema) -> TableCondition:
     """Decomposes a condition on a flight's rows."""
-    if not set(schema.names).issuperset(NAMES):
-        return TableCondition(None)
-    names: dict[str, set[str]] = {}
+    names: dict[str, Set[str]] = {}
     indexed: Leaf | None = None
     rest: list[Node] = []
     for part in _conjuncts(node):
         leaf = part if isinstance(part, Leaf) and part.op in (Op.EQ, Op.IN) else None
-        column = None if leaf is None else _column_of(leaf)
+        column = None if leaf is None else tree.folded(leaf.column)
         if column in NAMES:
-            kept = tree.equal_values(part, column) or set()
-            names[column] = names[column] & kept if column in names else kept
+            values = tree.equal_values(part, column) or set()
+            names[column] = names[column] & values if column in names else values
         elif indexed is None and column in INDEXED and column in schema.names:
             indexed = leaf
         else:
             rest.append(part)
-    name = _name(node, names)
-    if name is None:
-        return TableCondition(None)
-    left = _all(rest)
-    remaining = None if left is None else to_arrow(left, schema)
+    # other terms may determine a part of the name too, such as an Or of equal names
+    allowed = tuple(names[name] if name in names else tree.equal_values(node, name) for name in NAMES)
+    single = [next(iter(values)) for values in allowed if values is not None and len(values) == 1]
+    if len(single) < len(NAMES) or not set(schema.names).issuperset(NAMES):
+        return TableCondition(None, allowed=allowed)
+    name = single[0], single[1], single[2]
+    left = And(tuple(rest)) if len(rest) > 1 else rest[0] if rest else None
     if indexed is None:
-        return TableCondition(name, kept=remaining)
-    return TableCondition(name, _column_of(indexed), _values(indexed, schema), remaining)
-
-
-def _column_of(leaf: Leaf) -> str:
-    """The name of a leaf's column as the schema writes it."""
-    return leaf.column.strip().lower()
+        return TableCondition(name, rest=left, schema=schema, allowed=allowed)
+    return TableCondition(name, tree.folded(indexed.column), _values(indexed, schema), left, schema, allowed)
 
 
 def _values(leaf: Leaf, schema: pa.Schema) -> tuple[Any, ...]:
     """The values that a leaf compares with, of its column's type, without those that the type does not have."""
-    type_ = schema.field(_column_of(leaf)).type
+    type_ = schema.field(tree.folded(leaf.column)).type
     typed = (literals.typed_literal(value, type_) for value in leaf.values)
     return tuple(dict.fromkeys(value for value in typed if value is not None))
-
-
-def _name(node: Node | None, names: Mapping[str, set[str]]) -> tuple[str, str, str] | None:
-    """The name of the one table that a condition is about; None if it is not about exactly one.
-
-    Args:
-        names: Values of the parts of the name, by column, as far as single terms determine them.
-    """
-    # other terms may determine a part too, such as an Or of equal names
-    parts = [names[name] if name in names else tree.equal_values(node, name) or set() for name in NAMES]
-    if not all(len(part) == 1 for part in parts):
-        return None
-    catalog, schema, table = (next(iter(part)) for part in parts)
-    return catalog, schema, table
-
-
-def _all(parts: Sequence[Node]) -> Node | None:
-    return And(tuple(parts)) if len(parts) > 1 else parts[0] if parts else None
 
 
 def _conjuncts(node: Node | None) -> Iterator[Node]:

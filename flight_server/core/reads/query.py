@@ -184,7 +184,7 @@ class Queries:
         if keys is not None:
             wanted = set(keys)
             sizes = [(key, count) for key, count in sizes if key in wanted]
-        return [replace(request, part=share) for share in _shares(sizes, request.partitions)]
+        return [request.changed(part=share) for share in _shares(sizes, request.partitions)]
 
     def stored_rows(self, flights: Iterable[Flight], keys: Collection[int] | None = None) -> dict[int, int]:
         """Table key → rows of stored flights over all snapshots, by ascending key, without tables that have none.

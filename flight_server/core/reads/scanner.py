@@ -16,7 +16,7 @@ import pyarrow as pa
 from flight_server.client.conditions.one_table import NAMES
 from flight_server.core.auth.principal import Principal
 from flight_server.core.reads import adbc_statistics, known_snapshots
-from flight_server.core.reads.generations import Generations
+from flight_server.core.reads.generations import Generation, Generations
 from flight_server.core.reads.null_slots import zeroed
 from flight_server.core.reads.query import BATCH_ROWS, Queries, in_order, sort_keys
 from flight_server.core.reads.scope import ReadScope
@@ -60,18 +60,16 @@ class Scanner:
         """
         if request.snapshot is None or request.pins is not None:
             return request
+        tables, pins, generation = self._tables(request, principal), None, None
         if request.snapshot == CURRENT:
-            tables = self._tables(request, principal)
-            pins = self.catalog.entries.committed.current if tables is None else _current(tables)
-            request = replace(request, pins=dict(pins))
-        return self._with_generation(request, principal)
+            pins = dict(self.catalog.entries.committed.current if tables is None else _current(tables))
+        if request.plan.name is not None and tables and (pin := self._pin(request, tables[0])) is not None:
+            generation = self._generation(request, tables[0], pin)
+        return request.changed(pins=pins, generation=generation)
 
-    def _with_generation(self, request: ScanRequest, principal: Principal) -> ScanRequest:
-        """The request with the generation of its table, if it is about one that the caller sees."""
-        found = self._pinned(request)
-        if found is None or not principal.sees(*found[0].name):
-            return request
-        (table, pin), flight, stale = found, request.flight, request.allow_stale
+    def _generation(self, request: ScanRequest, table: TableEntry, pin: int) -> Generation:
+        """The generation of a table's rows at a snapshot, which are kept if they are not many."""
+        flight, stale = request.flight, request.allow_stale
 
         def load() -> Slice | None:
             if flight.name in _LARGE:
@@ -79,10 +77,10 @@ class Scanner:
             known = self.rows.of(flight, table, pin, stale)
             largest = self.generations.largest
             if known is None and (rows := self.rows.load(flight, table, pin, stale, largest)) is not None:
-                known = Slice.of(rows, 0)
+                known = Slice(rows, 0)
             return known if known is None or known.size <= largest else None
 
-        return replace(request, generation=self.generations.pin(flight, table, pin, stale, load))
+        return self.generations.pin(flight, table, pin, stale, load)
 
     def scope(self, request: ScanRequest, principal: Principal) -> ReadScope:
         """The tables and snapshots of a request, as far as its caller sees the tables."""
@@ -116,24 +114,20 @@ class Scanner:
 
     def _tables(self, request: ScanRequest, principal: Principal) -> list[TableEntry] | None:
         """The tables that the predicates allow and the caller may see; None for all."""
-        if "table_name" not in request.flight.schema.names and principal.sees_all:
-            return None
-        if principal.sees_all and request.plan.name is None and request.table_names == [None] * len(NAMES):
-            return None
-        return [table for table in self._matching(request) if principal.sees(*table.name)]
-
-    def _matching(self, request: ScanRequest) -> list[TableEntry]:
-        """The tables that the predicates allow."""
         if (name := request.plan.name) is not None:  # the usual case
             table = self.catalog.find(name)
-            return [table] if table else []
-        catalogs, schemas, tables = request.table_names
+            return [] if table is None or not principal.sees(*name) else [table]
+        catalogs, schemas, tables = request.plan.allowed
+        is_any = catalogs is None and schemas is None and tables is None
+        if principal.sees_all and (is_any or "table_name" not in request.flight.schema.names):
+            return None
         return [
             table
             for table in self.catalog.tables()  # the most selective part first, without a call for each table
             if (tables is None or table.table_name in tables)
             and (schemas is None or table.table_schema in schemas)
             and (catalogs is None or table.table_catalog in catalogs)
+            and principal.sees(*table.name)
         ]
 
     def read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool] = never) -> Answer:
@@ -144,13 +138,14 @@ class Scanner:
                 of the tables has the snapshot (UNKNOWN_SNAPSHOT).
             ResourceExhausted: The answer exceeds the size limit, or too many streams are running.
         """
-        request = self._fully_named(request)
-        is_kept = request.generation is None or self._kept(request) is not None
-        answer = self._read(request, principal, is_cancelled)
+        request = self._fully_named(request, principal)
+        kept = self._kept(request)
+        answer = self._read(request, principal, kept, is_cancelled)
         try:
-            if not is_kept:
-                self._check_generation(request, principal)  # after the query began, so that no write comes between
-            if request.generation is None:
+            if request.generation is not None:
+                if kept is None:
+                    self._check_generation(request, principal)  # after the query began: no write comes in between
+            elif request.pins:
                 self._check_pins(request, principal)
             if isinstance(answer, pa.Table) and not answer.num_rows:
                 self._check_snapshot(request, principal)
@@ -160,23 +155,23 @@ class Scanner:
             raise
         return answer
 
-    def _fully_named(self, request: ScanRequest) -> ScanRequest:
+    def _fully_named(self, request: ScanRequest, principal: Principal) -> ScanRequest:
         """The request with its table's full name, by which rows are cached, if a part of the name says which it is."""
         if request.node is None or request.plan.name is not None:
             return request
-        _, _, named = request.table_names
+        *_, named = request.plan.allowed
         if named is None or len(named) != 1:
             return request
-        tables = self._matching(request)
-        if len(tables) != 1:
+        tables = self._tables(request, principal)
+        if tables is None or len(tables) != 1:
             return request
         leaves = [Leaf(column, Op.EQ, (part,)) for column, part in zip(NAMES, tables[0].name, strict=True)]
         return replace(request, node=And((request.node, *leaves)))
 
     def _check_generation(self, request: ScanRequest, principal: Principal) -> None:
-        found = self._pinned(request)
-        if request.generation is not None and found is not None and principal.sees(*found[0].name):
-            self.generations.check(request.generation, request.flight, *found)
+        for table in self._tables(request, principal) or ():
+            if request.generation is not None and (pin := self._pin(request, table)) is not None:
+                self.generations.check(request.generation, request.flight, table, pin)
 
     def _check_pins(self, request: ScanRequest, principal: Principal) -> None:
         """Raises NotFound if rows of a table that a ticket about several is pinned to have expired."""
@@ -190,19 +185,24 @@ class Scanner:
         """Raises NotFound if no table of a request has the snapshot that it names, or none any more."""
         if request.snapshot in (None, CURRENT) or request.limit == 0 or request.part is not None:
             return
-        tables = [table for table in self._matching(request) if principal.sees(*table.name)]
+        tables = self._tables(request, principal)
+        tables = self.catalog.tables() if tables is None else tables
         known_snapshots.check(self.database, tables, int(request.snapshot or 0))
 
     def _kept(self, request: ScanRequest) -> Slice | None:
         """The rows of the request's ticket; None if they must be read."""
-        if request.generation is None or request.rows or request.part is not None:
+        if request.generation is None or request.rows or request.part is not None or request.plan.name is None:
             return None
-        if (found := self._pinned(request)) is None:
+        table = self.catalog.find(request.plan.name)
+        pin = None if table is None else self._pin(request, table)
+        if table is None or pin is None:
             return None
-        return self.generations.find(request.generation, request.flight, *found, request.allow_stale)
+        return self.generations.find(request.generation, request.flight, table, pin, request.allow_stale)
 
-    def _read(self, request: ScanRequest, principal: Principal, is_cancelled: Callable[[], bool]) -> Answer:
-        batch = self._cached(request, principal)
+    def _read(
+        self, request: ScanRequest, principal: Principal, kept: Slice | None, is_cancelled: Callable[[], bool]
+    ) -> Answer:
+        batch = self._cached(request, principal, kept)
         if batch is None:
             answer = self._from_database(request, principal, is_cancelled)
         elif batch.num_rows <= 1 or fits(batch, SMALL_BYTES):
@@ -264,8 +264,9 @@ class Scanner:
             self.rows.slices.put_derived(command, Derived(table.table_key, generation, message), size + _OBJECTS_BYTES)
         return self.streams.admit(message)
 
-    def _cached(self, request: ScanRequest, principal: Principal) -> pa.RecordBatch | None:
-        """The answer from a slice; None if the request is not about one table or its slice is not cached."""
+    def _cached(self, request: ScanRequest, principal: Principal, kept: Slice | None) -> pa.RecordBatch | None:
+        """The answer from a slice, the kept one of a ticket or another; None if the request is not about one table or
+        its slice is not cached."""
         if request.rows or request.part is not None or not request.flight.name.startswith("stats."):
             return None
         plan = request.plan
@@ -282,18 +283,12 @@ class Scanner:
             snapshot = self._pin(request, table)
             if snapshot is None:
                 return _empty(request)
-        cached = self._kept(request) or self.rows.of(request.flight, table, snapshot, request.allow_stale)
+        cached = kept or self.rows.of(request.flight, table, snapshot, request.allow_stale)
         if cached is None:
             return None
         batch = cached.select(plan, request.limit)
         batch = batch if request.columns is None else batch.select(request.names)
         return batch if principal.sees_all else zeroed(batch)
-
-    def _pinned(self, request: ScanRequest) -> tuple[TableEntry, int] | None:
-        """The one table of a request, and the id of the snapshot that it reads; None if there are not both."""
-        table = None if request.plan.name is None else self.catalog.find(request.plan.name)
-        pin = None if table is None else self._pin(request, table)
-        return None if table is None or pin is None else (table, pin)
 
     def _pin(self, request: ScanRequest, table: TableEntry) -> int | None:
         if request.pins is not None:
@@ -310,7 +305,7 @@ class Scanner:
         cursor = self.database.read()
         keys = sort_keys(request, scope)
         hidden = [key for key in keys if key not in request.names]
-        wanted = request if not hidden else request.with_columns((*request.names, *hidden))
+        wanted = request if not hidden else request.changed(columns=(*request.names, *hidden))
 
         def shape(batch: pa.RecordBatch) -> pa.RecordBatch:
             shown = batch.select(request.names) if hidden else batch

@@ -32,22 +32,17 @@ class Slice:
     larger batch would keep that batch in memory.
     """
 
-    def __init__(self, block: pa.Buffer, schema: pa.Schema, generation: int):
-        """Opens a slice from a record batch as an IPC message."""
-        self.block, self.generation = block, generation
-        self.batch = batch = pa.ipc.read_record_batch(block, schema)
-        self.size = block.size + _ROW_BYTES * batch.num_rows + _COLUMN_BYTES * batch.num_columns
-        self._rows_by: dict[str, Mapping[Any, Sequence[int]]] = {}
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch, generation: int) -> Slice:
-        """The slice of rows, copied.
+    def __init__(self, rows: pa.RecordBatch, generation: int):
+        """Copies rows.
 
         Args:
-            batch: One table's rows of a flight at a snapshot.
+            rows: One table's rows of a flight at a snapshot.
             generation: The table's generation before they were read.
         """
-        return cls(batch.serialize(), batch.schema, generation)
+        block = rows.serialize()
+        self.generation, self.batch = generation, pa.ipc.read_record_batch(block, rows.schema)
+        self.size = block.size + _ROW_BYTES * rows.num_rows + _COLUMN_BYTES * rows.num_columns
+        self._rows_by: dict[str, Mapping[Any, Sequence[int]]] = {}
 
     def _index(self, column: str) -> Mapping[Any, Sequence[int]]:
         index = self._rows_by.get(column)
@@ -166,7 +161,7 @@ class SliceCache:
         finally:
             with self._lock:
                 self._loading.discard(key)
-        if batch is None or not self.put(key, new := Slice.of(batch, generation)):
+        if batch is None or not self.put(key, new := Slice(batch, generation)):
             self._too_large.put(key, time.monotonic())
             self._slices.drop(key)
             return None

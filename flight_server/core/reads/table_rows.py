@@ -44,7 +44,7 @@ class TableRows:
         is_worth = self.slices.is_worth_loading(key)
         rows = None if stale or snapshot is None else self.current_rows.read(flight, table, snapshot)
         if rows is not None:
-            new = Slice.of(in_order(rows, order_of(flight)), generation)
+            new = Slice(in_order(rows, order_of(flight)), generation)
             if is_worth:
                 self.slices.put(key, new)
             return new
@@ -73,7 +73,7 @@ class TableRows:
         starts = _starts(batch)
         for start, stop in zip(starts, [*starts[1:], batch.num_rows], strict=True):
             table = named[tuple(batch.column(name)[start].as_py() for name in NAMES)]
-            yield table, Slice.of(batch.slice(start, stop - start), generations[table.table_key])
+            yield table, Slice(batch.slice(start, stop - start), generations[table.table_key])
 
     def load(
         self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool, most: int

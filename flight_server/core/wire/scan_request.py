@@ -14,7 +14,7 @@ import pyarrow.flight as flight
 from msgspec import Meta
 
 from flight_server.client.conditions import exact_json
-from flight_server.client.conditions.one_table import NAMES, TableCondition
+from flight_server.client.conditions.one_table import TableCondition
 from flight_server.client.conditions.one_table import plan as plan_of
 from flight_server.core.wire import lag
 from store.duckdb.lru import LruCache
@@ -75,7 +75,7 @@ class ScanRequest:
     Attributes:
         columns: Names of the flight's columns in the requested order; None for all.
         snapshot: "current" or an id; None for all stored rows.
-        query_id: The caller's id of the request.
+        query_id: The caller's id of the request, if its body has one.
         rows: Return rows as JSON texts (format ROWS).
         pins: Table key → snapshot id that "current" meant when the ticket was created; None without a ticket.
         command: The JSON command; None for a path.
@@ -122,29 +122,10 @@ class ScanRequest:
         """The decomposed condition."""
         return plan_of(self.node, self.flight.schema)
 
-    @cached_property
-    def table_names(self) -> list[set[str] | None]:
-        """The catalogs, schemas and names of tables that the condition allows; None for any."""
-        return [tree.equal_values(self.node, column) for column in NAMES]
-
-    def with_columns(self, columns: tuple[str, ...]) -> ScanRequest:
-        """The request with other columns."""
-        other = replace(self, columns=columns)
+    def changed(self, **attributes: Any) -> ScanRequest:
+        """The request with other attributes; its flight and condition stay, so they are not decomposed again."""
+        other = replace(self, **attributes)
         other.__dict__["plan"] = self.plan
-        return other
-
-    def asked_as(self, header_query_id: str | None) -> ScanRequest:
-        """The request with the query id of the header x-query-id, if there is one.
-
-        Raises:
-            InvalidField: The request has another one.
-        """
-        if not header_query_id or header_query_id == self.query_id:
-            return self
-        other = replace(self, query_id=check_query_id(self.query_id, header_query_id))
-        other.__dict__.update(
-            {name: self.__dict__[name] for name in ("names", "schema", "plan") if name in self.__dict__}
-        )
         return other
 
 
@@ -205,7 +186,7 @@ _remembered: LruCache[bytes, ScanRequest] = LruCache(REMEMBERED_BYTES)
 
 
 def remember(data: bytes, request: ScanRequest) -> ScanRequest:
-    """Caches the request of a command or ticket, without the query id of a header, and returns it."""
+    """Caches the request of a command or ticket, and returns it."""
     if len(data) <= REMEMBERED_UP_TO:
         _remembered.put(data, request, 8192 + 16 * len(data))
     return request
@@ -215,42 +196,44 @@ recall = _remembered.get  # the cached request of a command or ticket; None if i
 
 
 def of_command(command: bytes, header_query_id: str | None = None) -> ScanRequest:
-    """The request of a JSON command, or of a protobuf command, which is recognized by control characters."""
-    check_size(command, "command")
-    if remembered := recall(command):
-        return remembered.asked_as(header_query_id)
-    if command[:1] == b"{" or not _CONTROL.search(command):
-        return remember(command, of_json(parse_json(command, "command", exact=True))).asked_as(header_query_id)
-    from flight_server.core.wire import floecat
+    """The request of a JSON command, or of a protobuf command, which is recognized by control characters.
 
-    return of_json(floecat.to_command(command, header_query_id), header_query_id)
+    Raises:
+        InvalidField: The command has another query id than the header x-query-id.
+    """
+    check_size(command, "command")
+    if (request := recall(command)) is None:
+        if command[:1] != b"{" and _CONTROL.search(command):
+            from flight_server.core.wire import floecat
+
+            return of_json(floecat.to_command(command, header_query_id))
+        request = remember(command, of_json(parse_json(command, "command", exact=True)))
+    check_query_id(request.query_id, header_query_id)
+    return request
 
 
 def parse_json(data: bytes, what: str, *, exact: bool = False) -> Any:
-    """The value of a JSON text in UTF-8, which messages call `what`; for `exact` see `loads`.
+    """The value of a JSON text in UTF-8, which messages call `what`.
+
+    Args:
+        exact: Return a Decimal for a fraction that no float represents.
 
     Raises:
         InvalidArgument: The text is too large, nested too deeply, not JSON, or not valid Unicode.
     """
     check_size(data, what)
     try:
-        return loads(data, exact=exact)
+        value = (exact_json.loads if exact else json.loads)(data.decode())
+        if _SURROGATE.search(data):  # of which a lone one cannot be encoded in UTF-8
+            json.dumps(value, ensure_ascii=False, default=str).encode()
+        return value
     except RecursionError:
         raise InvalidArgument(f"the {what} is nested too deeply", hint="send at most some hundred levels") from None
     except ValueError:
         raise InvalidArgument(f"the {what} is not JSON", hint="send a UTF-8 JSON object") from None
 
 
-def loads(data: bytes, *, exact: bool = False) -> Any:
-    """`json.loads` that also raises ValueError for lone surrogates, which cannot be encoded in UTF-8; `exact` returns a
-    Decimal for a fraction that no float represents."""
-    value = (exact_json.loads if exact else json.loads)(data.decode())
-    if _SURROGATE.search(data):
-        json.dumps(value, ensure_ascii=False, default=str).encode()
-    return value
-
-
-def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
+def of_json(body: Any) -> ScanRequest:
     """The request of a parsed command (see PROTOCOL.md); all keys are validated before the flight is looked up.
 
     Raises:
@@ -258,8 +241,10 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
         NotFound: The flight does not exist.
     """
     command = read(body, Command, "command")
-    node = _tree(command)
-    query_id = check_query_id(command.query_id, header_query_id)
+    node = None if command.predicates is None else tree.parse_predicates(command.predicates)
+    if command.filter is not None:
+        condition = tree.parse(command.filter)
+        node = condition if node is None else tree.And((node, condition))
     of_flight = find_flight(command.table)
     if command.snapshot is not None and not command.table.startswith("stats."):
         reason = f"does not apply to {command.table}"
@@ -273,7 +258,7 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
         command.snapshot,
         command.allow_stale,
         command.limit,
-        query_id,
+        command.query_id,
         command.output_format == "ROWS",
         None,
         body,
@@ -283,15 +268,14 @@ def of_json(body: Any, header_query_id: str | None = None) -> ScanRequest:
     )
 
 
-def check_query_id(query_id: str | None, header: str | None) -> str | None:
-    """The caller's id of a request, from the body or the header `x-query-id`.
+def check_query_id(query_id: str | None, header: str | None) -> None:
+    """Checks the caller's id of a request against the header `x-query-id`.
 
     Raises:
         InvalidField: The two differ.
     """
     if query_id and header and query_id != header:
         raise InvalidField("query_id", "differs from the header x-query-id", expected=header, actual=query_id)
-    return query_id or header
 
 
 def project(flight: Flight, columns: list[str] | None) -> tuple[str, ...] | None:
@@ -313,16 +297,6 @@ def _check_strictly(flight: Flight, columns: list[str] | None, node: Node | None
         if project(flight, [column]) == ():
             raise tree.unknown_column(column, flight.schema)
     tree.check(node, flight.schema)
-
-
-def _tree(command: Command) -> Node | None:
-    parts = []
-    if command.predicates is not None:
-        parts.append(tree.parse_predicates(command.predicates))
-    if command.filter is not None:
-        parts.append(tree.parse(command.filter))
-    nodes = [part for part in parts if part is not None]
-    return nodes[0] if len(nodes) == 1 else tree.And(tuple(nodes)) if nodes else None
 
 
 def check_size(data: bytes, what: str) -> None:

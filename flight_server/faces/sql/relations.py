@@ -87,7 +87,7 @@ class Reads:
         node, exact = (None, True) if filter is None else _condition(filter)
         read = tuple(columns) if exact else source.columns
         request = ScanRequest(source.table.flight, read, node, source.table.snapshot)
-        if all(names is None for names in request.table_names):
+        if all(names is None for names in request.plan.allowed):
             self.of_all_tables.add(source.label)
         rows = self._once(request)
         return rows if exact else rows.filter(filter).select(list(columns))

@@ -172,7 +172,7 @@ class _Parser:
         elif len(values) != _ARITY[op]:
             noun = "value" if _ARITY[op] == 1 else "values"
             raise InvalidArgument(f"{where}: values: {op} takes {_ARITY[op]} {noun}, got {len(values)}")
-        if values and not self._as_text and _folded(column) in bounds.BOUNDS:
+        if values and not self._as_text and folded(column) in bounds.BOUNDS:
             self._spend(NODES_PER_BOUND - 1, where)
         for i, value in enumerate(values):
             if not isinstance(value, str | int | float | Decimal | None):
@@ -236,7 +236,7 @@ class ResolvedLeaf:
 
 def resolve(leaf: Leaf, fields: Mapping[str, pa.Field]) -> ResolvedLeaf | None:
     """The leaf resolved against the fields of a schema; None if it is unknown for every row."""
-    field = fields.get(_folded(leaf.column))
+    field = fields.get(folded(leaf.column))
     if field is None:
         return None
     if pa.types.is_integer(field.type) and leaf.values:
@@ -259,7 +259,7 @@ def resolve_bound(leaf: Leaf, fields: Mapping[str, pa.Field]) -> Mapping[Kind, R
         Kind → the leaf over the kind's sort key, unknown for rows of other kinds; None if the leaf does not compare
         bounds.
     """
-    name = _folded(leaf.column)
+    name = folded(leaf.column)
     if leaf.as_text or not leaf.values or not bounds.is_bound(name, fields):
         return None
     resolved = {}
@@ -352,7 +352,7 @@ def check(node: Node | None, schema: pa.Schema) -> None:
         InvalidArgument: UNKNOWN_COLUMN or BAD_LITERAL, with the name of the column.
     """
     for leaf in leaves_of(node):
-        field = fields_of(schema).get(_folded(leaf.column))
+        field = fields_of(schema).get(folded(leaf.column))
         if field is None:
             raise unknown_column(leaf.column, schema)
         for value in leaf.values:
@@ -373,7 +373,7 @@ class BadLiteral(InvalidField):
 
 def unknown_column(name: str, schema: pa.Schema) -> InvalidArgument:
     """The error for a column that the schema does not have."""
-    hint = nearest(_folded(name), schema.names) or f"there are {', '.join(schema.names)}"
+    hint = nearest(folded(name), schema.names) or f"there are {', '.join(schema.names)}"
     shown = _cut(name)
     return InvalidArgument(f'no column "{shown}"', code="UNKNOWN_COLUMN", hint=hint, params={"column": shown})
 
@@ -388,7 +388,8 @@ def _kind_of(type: pa.DataType) -> str:
     return "base64" if is_binary(type) else "no condition on a list" if pa.types.is_list(type) else "text"
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
+    """A column name as schemas write it: in lower case, without spaces around it."""
     return name.strip().lower()
 
 
@@ -398,7 +399,7 @@ def fields_of(schema: pa.Schema) -> Mapping[str, pa.Field]:
     if known is None or known[0] is not schema:
         if len(_by_schema) >= _SCHEMAS:
             _by_schema.clear()
-        known = _by_schema[id(schema)] = (schema, {_folded(field.name): field for field in reversed(list(schema))})
+        known = _by_schema[id(schema)] = (schema, {folded(field.name): field for field in reversed(list(schema))})
     return known[1]
 
 
@@ -420,7 +421,7 @@ def equal_values(node: Node | None, column: str) -> set[str] | None:
         The values; None if the tree does not restrict the column to a list.
     """
     match node:
-        case Leaf(name, Op.EQ | Op.IN, values) if _folded(name) == _folded(column):
+        case Leaf(name, Op.EQ | Op.IN, values) if folded(name) == column:
             texts = (typed_literal(value, pa.string()) for value in values)
             return {text for text in texts if text is not None}
         case And(children):

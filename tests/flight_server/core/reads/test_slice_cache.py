@@ -174,7 +174,7 @@ def test_cached_results_are_not_served_to_callers_without_access(app):
 
 def test_slice_cache_stays_within_its_budget():
     batch = pa.RecordBatch.from_pydict({"column_id": list(range(1000))})
-    size = Slice.of(batch, 0).size
+    size = Slice(batch, 0).size
     cache = SliceCache(4 * size)
     for key in range(20):
         cache.load(("stats.columns", key, None, False), 0, lambda most: batch)
@@ -237,7 +237,7 @@ def test_slice_copies_its_own_rows_only():
         }
     )
     expected = large.slice(500, 3).to_pylist()
-    copied = Slice.of(large.slice(500, 3), 0)
+    copied = Slice(large.slice(500, 3), 0)
     del large
     assert copied.batch.to_pylist() == expected
     assert pa.total_allocated_bytes() - before < 2000
@@ -248,5 +248,5 @@ def test_reads_set_only_derived_attributes_of_the_request(app):
     for _ in range(4):
         app.scanner.message(request, ALL_TABLES)
         app.scanner.table(request, ALL_TABLES)
-    derived = {"names", "schema", "head", "plan", "table_names"}
+    derived = {"names", "schema", "head", "plan"}
     assert set(vars(request)) - {field.name for field in fields(request)} <= derived
