@@ -181,13 +181,14 @@ class Writer(threading.Thread):
     Attributes:
         began: Set when a put begins.
         seconds: What the last one took.
+        acknowledged: The number of those that were.
         cut_off: The put during which the server was killed.
     """
 
     def __init__(self, place: Place):
         super().__init__(daemon=True)
         self.place, self.load, self.uri = place, place.load, place.uri
-        self.began, self.seconds = threading.Event(), 0.1
+        self.began, self.seconds, self.acknowledged = threading.Event(), 0.1, 0
         self.cut_off: int | None = None
         self.start()
 
@@ -209,6 +210,7 @@ class Writer(threading.Thread):
                 else:
                     self.load.acknowledged.add(number)
                     self.seconds = time.perf_counter() - began
+                    self.acknowledged += 1
 
 
 class Place:
@@ -243,7 +245,9 @@ class Place:
         self.writers = [Writer(self) for _ in range(WRITERS)]
 
     def kill(self, chance: random.Random) -> None:
-        """Kills the server in the middle of a put, or soon after, starts it again, and looks at what it has."""
+        """Kills the server in the middle of a put, or soon after, once each of its writers has had one acknowledged;
+        starts it again, and looks at what it has."""
+        eventually(lambda: all(each.acknowledged for each in self.writers), 300)
         writer = chance.choice(self.writers)
         writer.began.clear()
         assert writer.began.wait(120)
