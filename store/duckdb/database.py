@@ -43,6 +43,7 @@ log = logging.getLogger("statflight.store")
 T = TypeVar("T")
 
 GROUP = 64  # writes per commit, at most
+WAIT_SECONDS = 0.25  # longest wait of a write for another one that it is stored with
 CLOSE_SECONDS = 10.0  # longest wait of `close` for readers
 _CORRUPT = re.compile(r"((IO|INTERNAL|Serialization) Error: )?(Corrupt(ed)? |Bitpacking offset is out of range)")
 TICK_SECONDS = 0.05  # between checks whether a write is still wanted
@@ -150,12 +151,14 @@ class Database:
         function: Callable[[Connection], T],
         *,
         alone: bool = False,
+        may_wait: bool = False,
         is_cancelled: Callable[[], bool] | None = None,
     ) -> Future[T]:
         """Queues a function for the writer; the future of its result is set once the write is on disk.
 
         Args:
             alone: Run it outside of any transaction, while nothing else is written.
+            may_wait: It may wait up to `WAIT_SECONDS` for another write, to be stored with it.
             is_cancelled: True once the write is unwanted; it is not begun or committed then.
 
         Raises:
@@ -164,7 +167,7 @@ class Database:
         if self._closed:
             raise ShuttingDown("the store is closed")
         future: Future[T] = Future()
-        self._queue.put(_Item(function, future, alone, is_cancelled))
+        self._queue.put(_Item(function, future, alone, is_cancelled, may_wait))
         return future
 
     def write(self, function: Callable[[Connection], T], is_cancelled: Callable[[], bool] | None = None) -> T:
@@ -343,9 +346,7 @@ class Database:
         stopping, opened = False, self.replaced
         connection = self._writer
         while not stopping:
-            group = [self._queue.get()]
-            while len(group) < GROUP and not self._queue.empty():
-                group.append(self._queue.get())
+            group = self._next()
             if opened != self.replaced:
                 connection.close()
                 self._writer = connection = self._root.cursor()
@@ -362,6 +363,19 @@ class Database:
                     self._resolve(connection, item)
             self._commit(connection, together)
         connection.close()
+
+    def _next(self) -> list[_Item | None]:
+        """The next writes of the queue, at least one; None stands for its end."""
+        group = [self._queue.get()]
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(group) < GROUP:
+            are_waiting = all(item is not None and item.may_wait for item in group)
+            left = max(0.0, deadline - time.monotonic()) if are_waiting else 0.0
+            try:
+                group.append(self._queue.get(timeout=left))
+            except queue.Empty:
+                break
+        return group
 
     def _commit(self, connection: Connection, group: Sequence[_Item]) -> None:
         if not group:
@@ -493,6 +507,7 @@ class _Item(NamedTuple):
     future: Future[Any]
     alone: bool = False
     is_cancelled: Callable[[], bool] | None = None
+    may_wait: bool = False
 
 
 def _is_unwanted(group: Sequence[_Item]) -> bool:

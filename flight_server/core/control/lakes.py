@@ -366,7 +366,7 @@ class Lakes:
                     if self.findings.are_as_known(catalog, config["format"], found):
                         at = looked_at(found)
                         looked = partial(self.findings.note_looked, config=config, only=only, at=at)
-                        after.callback(self._database.submit, looked)
+                        after.callback(self._database.submit, looked, may_wait=True)  # with what is captured
                     else:
                         self.findings.store(catalog, config, found, whole=False)
             yield

@@ -136,6 +136,18 @@ def test_writes_of_a_group_share_one_commit(database):
     assert len({future.result(60) for future in seen}) == 1
 
 
+def test_write_that_may_wait_shares_the_commit_of_the_next_one(database, monkeypatch):
+    def transaction(connection):
+        return connection.execute("SELECT txid_current()").fetchall()[0][0]
+
+    monkeypatch.setattr("store.duckdb.database.WAIT_SECONDS", 60.0)
+    waiting = [database.submit(transaction, may_wait=True) for _ in range(2)]
+    shared = database.write(transaction)
+    assert [future.result(60) for future in waiting] == [shared, shared]
+    monkeypatch.setattr("store.duckdb.database.WAIT_SECONDS", 0.01)
+    assert database.submit(transaction, may_wait=True).result(60) > shared, "without another one it is stored, too"
+
+
 def test_touched_table_has_a_new_generation_once_the_write_returns(database):
     """The generation changes after the commit is visible, and before the write returns."""
     first = database.versions.generation(7)
