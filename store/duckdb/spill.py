@@ -23,7 +23,7 @@ class SpillBuffer:
     def __init__(self, schema: pa.Schema, directory: Path | None, spill_bytes: int = SPILL_BYTES):
         self._schema, self._directory, self._spill_bytes = schema, directory, spill_bytes
         self._parts: list[pa.Table] = []
-        self._first = schema.empty_table()
+        self._first: pa.Table | None = None
         self._memory_bytes = 0
         self._file: IO[bytes] | None = None
         self._writer: Any = None
@@ -34,7 +34,7 @@ class SpillBuffer:
         Raises:
             ResourceExhausted: The file cannot be written.
         """
-        if not self._first.num_rows:
+        if self._first is None and rows.num_rows:
             self._first = rows.slice(0, 1)
         self._parts.append(rows)
         self._memory_bytes += rows.get_total_buffer_size()
@@ -44,7 +44,7 @@ class SpillBuffer:
     @property
     def first(self) -> pa.Table:
         """Its first row, if it has one."""
-        return self._first
+        return self._schema.empty_table() if self._first is None else self._first
 
     def _spill(self) -> None:
         try:

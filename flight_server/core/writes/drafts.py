@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -158,25 +158,22 @@ class Draft:
             self._is_large = True
             self._stage(store, family, SegmentListing)
 
-    def _listed_rows(self, store: DuckDBStatsStore) -> int:
-        """Rows of files that the database has of the tables of this draft, without a query under the lock."""
-        with self._lock:
-            if store.database.segments.cells is None or self._merged is not None:
-                return 0
-            keys = _keys_of(store, self._firsts(self._few_of_families()))
-        return store.records.listed_rows(keys) if keys else 0
+    def _keys(self, store: DuckDBStatsStore) -> set[int]:
+        """Keys of the tables of which rows of files are kept."""
+        firsts = self._firsts(self._few_of_families())
+        return {key for rows in firsts.values() for key in keys_of(store.catalog, rows)}
 
-    def _stage_rest(self, store: DuckDBStatsStore, listed_rows: int) -> None:
+    def _stage_rest(self, store: DuckDBStatsStore, keys: Collection[int], listed_rows: int) -> None:
         """Begins the listings of the families whose rows were kept: as segments if they are many, or others of the
         table lie there.
 
         Args:
-            listed_rows: Rows of files that the database has of their tables.
+            keys: Keys of their tables.
+            listed_rows: Rows of files that the database has of them.
         """
         segments = store.database.segments
         few = self._few_of_families()
         firsts = self._firsts(few)
-        keys = _keys_of(store, firsts)
         cells = self._cells + sum(put.num_rows for each in few.values() for put in each)
         if segments.cells is not None and cells:
             self._is_large = cells + listed_rows > segments.cells
@@ -193,7 +190,10 @@ class Draft:
 
     def _few_of_families(self) -> dict[str, list[Put]]:
         """The few rows of files, by family."""
-        return {family: [put for put in self._few if family_of(put) == family] for family in BY_SPAN}
+        few: dict[str | None, list[Put]] = {}
+        for put in self._few:
+            few.setdefault(family_of(put), []).append(put)
+        return {family: few.get(family, []) for family in BY_SPAN}
 
     def _firsts(self, few: Mapping[str, Sequence[Put]]) -> dict[str, pa.Table]:
         """Some of the rows that are kept of each family, the few ones among them; without families that have none."""
@@ -256,10 +256,15 @@ class Draft:
         Raises:
             StatflightError: The database refuses rows; nothing is stored.
         """
-        listed_rows = 0 if self._store is None else self._listed_rows(self._store)
+        store, keys = self._store, set[int]()
+        if store is not None:
+            with self._lock:
+                keys = self._keys(store)
+        may_be_large = store is not None and store.database.segments.cells is not None
+        listed_rows = store.records.listed_rows(keys) if store is not None and may_be_large and keys else 0
         with self._lock:
-            if self._store is not None and self._merged is None:
-                self._stage_rest(self._store, listed_rows)
+            if store is not None and self._merged is None:
+                self._stage_rest(store, keys, listed_rows)
             if self.staged:
                 few, self._few = self._few, []
                 for put in sorted(few, key=lambda put: put.mode is PutMode.FILL):
@@ -298,11 +303,6 @@ def _by_kind(put: Put) -> list[Put]:
     of_file = pc.fill_null(pc.equal(put.rows["target_kind"], "FILE"), False)
     parts = (put.rows.filter(mask) for mask in (of_file, pc.invert(of_file)))
     return [Put(put.flight, rows, put.mode) for rows in parts if rows.num_rows]
-
-
-def _keys_of(store: DuckDBStatsStore, firsts: Mapping[str, pa.Table]) -> set[int]:
-    """Keys of the tables of which rows are kept."""
-    return {key for rows in firsts.values() for key in keys_of(store.catalog, rows)}
 
 
 def store_drafts(connection: Connection, store: DuckDBStatsStore, drafts: Sequence[tuple[Draft, TableEntry]]) -> None:
