@@ -10,7 +10,6 @@ import pyarrow as pa
 from flight_server.client.table_names import COLUMNS, split_name
 from flight_server.core.views.reader import Reader
 from flight_server.insight import measures
-from store.duckdb.arrow_sql import quoted
 from store.model.errors import InvalidArgument, NotFound, first_line
 
 
@@ -25,6 +24,8 @@ def value_of(reader: Reader, statement: str, table: str) -> float | Fraction | s
         UnknownValue: The value is NULL.
         NeverKnown: The statement is refused, names what does not exist, or does not answer one value.
     """
+    from store.duckdb.arrow_sql import quoted  # imports DuckDB, which most commands that check rules need not
+
     for name, part in zip(COLUMNS, split_name(table), strict=True):
         statement = statement.replace(f"{{{name}}}", quoted(part))
     try:

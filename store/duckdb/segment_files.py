@@ -20,7 +20,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from store.model.errors import InvalidArgument, ResourceExhausted, StatflightError
 from store.model.predicates.float_ranges import HIGH, LOW, with_ranges
@@ -302,6 +301,8 @@ class SegmentFiles:
         Raises:
             SegmentError: It is missing, damaged, or of a newer version.
         """
+        import pyarrow.parquet as pq
+
         self.check(written.name, written.digest)
         file = pq.ParquetFile(self.path(written.name))
         wanted = frozenset(file.schema_arrow.names if columns is None else columns) - ROUNDED_BOUNDS.keys()
@@ -366,6 +367,8 @@ def write_parquet(rows: pa.Table, file: object) -> frozenset[str]:
     Returns:
         The names of the columns that are in the file.
     """
+    import pyarrow.parquet as pq
+
     rows = with_ranges(rows)
     rows = rows.select([name for name in rows.column_names if rows[name].null_count < rows.num_rows])
     group_rows, is_of_columns = _FILES_GROUP_ROWS, True
@@ -390,6 +393,8 @@ def write_parquet(rows: pa.Table, file: object) -> frozenset[str]:
 
 
 def _columns(path: Path, name: str) -> frozenset[str]:
+    import pyarrow.parquet as pq
+
     try:
         metadata = pq.read_metadata(path)
     except (pa.ArrowException, ValueError):
