@@ -39,11 +39,12 @@ class FollowedDatabase(Database):
         function: Callable[[Connection], T],
         *,
         alone: bool = False,
+        may_wait: bool = False,
         is_cancelled: Callable[[], bool] | None = None,
     ) -> Future[T]:
         if self._is_followed and threading.get_ident() != self._promoting:
             self.phases.guard.check_writes()
-        return super().submit(function, alone=alone, is_cancelled=is_cancelled)
+        return super().submit(function, alone=alone, may_wait=may_wait, is_cancelled=is_cancelled)
 
     def backup(self, path: str | Path) -> int:
         if self._is_followed:
