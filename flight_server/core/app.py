@@ -200,7 +200,7 @@ class App:
                 self.usage.flush(0)
         except Exception:  # a failed count of reads must not keep the server from closing
             log.exception("the last reads were not counted")
-        self.scanner.rows.current_rows.close()
+        self.scanner.rows.prepared.close()
         self.role.close()
         self.database.close()
         for part in self.parts.values():

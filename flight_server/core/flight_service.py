@@ -10,7 +10,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -80,7 +80,11 @@ class _Answering:
         headers: Headers of the call. The correlation id is returned with the answer.
         method: Name of the RPC, such as DoGet.
         action: Name of the action of a DoAction, else empty.
-        role: Returns the role of the server.
+        role: Role of the server when the call began.
+
+    Attributes:
+        is_late: True if the headers about generations are added with the answer: that of a write is of the generation
+            that it has made.
     """
 
     __slots__ = (
@@ -92,11 +96,12 @@ class _Answering:
         "_lock",
         "_method",
         "_metrics",
-        "_role",
         "_started",
         "_told",
         "caller",
         "correlation_id",
+        "is_late",
+        "role",
     )
 
     def __init__(
@@ -106,9 +111,9 @@ class _Answering:
         headers: dict[str, list[str | bytes]],
         method: str,
         action: str,
-        role: Callable[[], Role] = Role,
+        role: Role,
     ):
-        self._role, self._told = role, False
+        self.role, self.is_late, self._told = role, method in _LATE, False
         self._started = time.perf_counter()
         self._metrics, self._context, self._headers = metrics, context, headers
         self._method, self._action, self._counted, self.caller = method, action, False, ""
@@ -126,7 +131,7 @@ class _Answering:
         Args:
             generation: That of the answer; None for the newest that this server has.
         """
-        role = self._role()
+        role = self.role
         if self._told or not role.tells:
             return
         self._told = True
@@ -139,12 +144,6 @@ class _Answering:
         if not values:
             return None
         return values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
-
-    @property
-    def is_late(self) -> bool:
-        """True if the headers about generations are added with the answer: that of a write is of the generation that it
-        has made."""
-        return self._method in _LATE
 
     def is_cancelled(self) -> bool:
         """True once the caller has disconnected or the call has ended; from any thread, at any time.
@@ -203,12 +202,12 @@ class StatflightServer(flight.FlightServerBase):
         self.metrics = metrics
 
     def _answering(self, context: flight.ServerCallContext, method: str, action: str = "") -> _Answering:
-        return _Answering(self.metrics, context, self._arrivals.take(), method, action, lambda: self.app.role)
+        return _Answering(self.metrics, context, self._arrivals.take(), method, action, self.app.role)
 
     def _caller(self, call: _Answering) -> Principal:
         caller = self.authenticator.authenticate(call.get("authorization"))
         call.caller = caller.name
-        lag.check(self.app.role, call.get)
+        lag.check(call.role, call.get)
         if not call.is_late:
             call.tell()
         return caller
@@ -233,7 +232,7 @@ class StatflightServer(flight.FlightServerBase):
                 schema, ticket, rows = command.info()
                 return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], rows, -1)
             request = scan_request.of_descriptor(descriptor, call.get("x-query-id"))
-            self.app.role.check_read(request.max_lag_ms, request.min_generation)
+            call.role.check_read(request.max_lag_ms, request.min_generation)
             pinned = self.app.scanner.pin(request, caller)
             return self._info(descriptor, *self.app.scanner.parts(pinned, caller))
 
@@ -246,7 +245,7 @@ class StatflightServer(flight.FlightServerBase):
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         with self._answering(context, "DoGet") as call:
-            caller, role = self._reader(call), self.app.role
+            caller, role = self._reader(call), call.role
             with self.app.streams.asked_by(lambda: _who(caller, context.peer())):
                 if role.tells:
                     (name, schema, answer), generation = role.consistently(
@@ -270,7 +269,7 @@ class StatflightServer(flight.FlightServerBase):
         if pieces.is_export(ticket):
             return "export", pieces.SCHEMA, self.app.exports.start(caller, call.is_cancelled)
         request = tickets.of_ticket(ticket, call.get("x-query-id"))
-        self.app.role.check_read(request.max_lag_ms, request.min_generation)
+        call.role.check_read(request.max_lag_ms, request.min_generation)
         answer = self.app.scanner.read(request, caller, call.is_cancelled)
         self.app.usage.read(request, caller)
         return request.flight.name, request.schema, answer
@@ -405,7 +404,7 @@ class StatflightServer(flight.FlightServerBase):
 
     def _asking(self, call: _Answering, caller: Principal) -> Asking:
         capture = partial(self._capture, call, caller)
-        return Asking(caller, call.is_cancelled, call.get("x-query-id"), capture, self.app.role.check_read)
+        return Asking(caller, call.is_cancelled, call.get("x-query-id"), capture, call.role.check_read)
 
     def _called(self, call: _Answering, caller: Principal) -> actions.Call:
         return actions.Call(self.app, caller, call.correlation_id, call.is_cancelled, call.get("x-query-id"))

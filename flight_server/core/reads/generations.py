@@ -8,16 +8,17 @@ be checked without a record of past writes, after a restart and at a replica too
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from flight_server.core.reads.prepared import Prepared
 from flight_server.core.reads.slice_cache import Slice
 from store.duckdb.arrow_sql import execute
 from store.duckdb.database import Database
-from store.duckdb.layout import BY_SPAN, Connection, records_sql
+from store.duckdb.layout import BY_SPAN, STORED, Connection, records_sql
 from store.duckdb.lru import LruCache
-from store.duckdb.table_versions import TableVersions
 from store.model.catalog_entries import TableEntry
 from store.model.errors import NotFound
 from store.model.flight import Flight
@@ -38,6 +39,17 @@ _NUMBERED: Final = ("table_key", "snapshot_id", "generation")
 _AT_MOST: Final = "(SELECT ordinal FROM snapshots WHERE table_key = ? AND snapshot_id = ?)"
 
 
+@cache
+def _of_one(flight: str) -> str:
+    """SQL for the generation of one table with records at or before a snapshot: its key, and the snapshot's id."""
+    return f"""
+        SELECT count(*), coalesce(max(r.generation), 0) FROM ({records_sql(flight, _NUMBERED)}) r
+        JOIN snapshots o ON o.table_key = r.table_key AND o.snapshot_id = r.snapshot_id
+        WHERE r.table_key = $1::BIGINT AND o.table_key = $1::BIGINT AND o.ordinal <= (
+            SELECT ordinal FROM snapshots WHERE table_key = $1::BIGINT AND snapshot_id = $2::BIGINT)
+    """
+
+
 def _of_many(flight: str) -> str:
     """SQL for the generations of tables that have records at or before the snapshots of `pins`."""
     return f"""
@@ -53,12 +65,12 @@ class Generations:
     """Determines generations, and keeps the rows of recent tickets.
 
     Args:
-        versions: Versions of tables, which validate cached generations.
+        prepared: Runs the statements of one table.
         budget: Memory for rows of tickets in bytes; 0 keeps none.
     """
 
-    def __init__(self, database: Database, versions: TableVersions, budget: int):
-        self._database, self._versions = database, versions
+    def __init__(self, database: Database, prepared: Prepared, budget: int):
+        self._database, self._prepared, self._versions = database, prepared, database.versions
         self._known: LruCache[tuple[str, int, int], tuple[int, Generation]] = LruCache(65_536)
         self._kept: LruCache[tuple[Any, ...], Slice] = LruCache(budget)
         self.largest = budget // 8
@@ -97,15 +109,7 @@ class Generations:
 
     def _read(self, name: str, key: int, snapshot_id: int) -> tuple[int, ...]:
         if name not in BY_SPAN:
-            ((count, newest),) = self._database.rows(
-                f"SELECT count(*), coalesce(max(r.generation), 0) FROM ({records_sql(name, _NUMBERED)}) r"
-                " JOIN snapshots o ON o.table_key = r.table_key AND o.snapshot_id = r.snapshot_id"
-                f" WHERE r.table_key = ? AND o.table_key = ? AND o.ordinal <= {_AT_MOST}",
-                key,
-                key,
-                key,
-                snapshot_id,
-            )
+            ((count, newest),) = self._prepared.rows(f"generation_{STORED[name]}", _of_one(name), key, snapshot_id)
             return count, newest
         with self._database.reading() as cursor:
             self._database.segments.attach(cursor, [key], [name])

@@ -113,8 +113,7 @@ class Queries:
             return FlightSource("source", [], columns, arrow={"source": source})
         if catalog_source := SOURCES.get(name):
             return catalog_source(scope)
-        used = {*request.names, *(column.strip().lower() for column in tree.columns_of(request.node))}
-        return stats_source(request.flight, scope, used)
+        return stats_source(request.flight, scope, tree.columns_of(request.node).union(request.names))
 
     def _sql(
         self, request: ScanRequest, source: FlightSource, scope: ReadScope, *, unnamed: str = ""
@@ -245,8 +244,7 @@ def _without_join(request: ScanRequest, source: FlightSource, scope: ReadScope) 
     joined = {name for name in request.names if name in TABLE_COLUMNS or "t." in source.columns[name]} | labels
     if not joined or joined - labels - {*TABLE_COLUMNS}:
         return None
-    conditions = (source.columns.get(column.strip().lower(), "") for column in tree.columns_of(request.node))
-    if any("t." in condition for condition in conditions):
+    if any("t." in source.columns.get(column, "") for column in tree.columns_of(request.node)):
         return None
     return _WithoutJoin(_own_columns(request, source, joined, has_labels=bool(labels)), bool(labels))
 

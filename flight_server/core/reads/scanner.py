@@ -50,7 +50,7 @@ class Scanner:
         self.streams = streams
         self.queries = Queries(database, catalog, database.versions)
         self.rows = TableRows(database, catalog, self.queries, slices)
-        self.generations = Generations(database, database.versions, slices.budget // _KEPT_SHARE)
+        self.generations = Generations(database, self.rows.prepared, slices.budget // _KEPT_SHARE)
 
     def pin(self, request: ScanRequest, principal: Principal) -> ScanRequest:
         """The request with "current" resolved to snapshot ids, and with the generation of its table, for its ticket.

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from flight_server.client.conditions.one_table import NAMES
 from flight_server.core.reads.current_rows import CurrentRows
+from flight_server.core.reads.prepared import Prepared
 from flight_server.core.reads.query import Queries, in_order, order_of, sort_keys
 from flight_server.core.reads.scope import ReadScope
 from flight_server.core.reads.slice_cache import Slice, SliceCache, one_batch
@@ -24,12 +25,14 @@ class TableRows:
 
     Attributes:
         slices: The cache.
+        prepared: Runs the statements of single tables.
     """
 
     def __init__(self, database: Database, catalog: Catalog, queries: Queries, slices: SliceCache):
         self._database, self._catalog, self._versions = database, catalog, database.versions
         self._queries, self.slices = queries, slices
-        self.current_rows = CurrentRows(database, catalog)
+        self.prepared = Prepared(database)
+        self.current_rows = CurrentRows(self.prepared, catalog, database.versions)
 
     def of(self, flight: Flight, table: TableEntry, snapshot: int | None, allow_stale: bool = False) -> Slice | None:
         """The rows of a flight about one table, if cached or quickly read; None if DuckDB must be queried.

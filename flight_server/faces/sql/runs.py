@@ -137,7 +137,7 @@ class Runs:
         schema = request.flight.schema
         if request.node is None or not self._may_keep(source, planned, caller):
             return None
-        compared = {name.strip().lower() for name in tree.columns_of(request.node)}
+        compared = tree.columns_of(request.node)
         types = [schema.field(name).type for name in compared]
         if not all(pa.types.is_primitive(type) and not pa.types.is_timestamp(type) for type in types):
             return None

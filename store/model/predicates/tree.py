@@ -437,9 +437,9 @@ def equal_values(node: Node | None, column: str) -> set[str] | None:
     return None
 
 
-def columns_of(node: Node | None) -> Iterator[str]:
-    """The column names in a tree, as written, with repetitions."""
-    return (leaf.column for leaf in leaves_of(node))
+def columns_of(node: Node | None) -> set[str]:
+    """The column names in a tree, as schemas write them."""
+    return {folded(leaf.column) for leaf in leaves_of(node)}
 
 
 def leaves_of(node: Node | None) -> Iterator[Leaf]:

@@ -27,7 +27,7 @@ class Context:
 
 def test_context_is_not_used_after_the_call():
     context = Context()
-    with _Answering(None, context, {}, "DoGet", "") as call:
+    with _Answering(None, context, {}, "DoGet", "", Role()) as call:
         assert not call.is_cancelled()
     context.is_freed = True
     assert call.is_cancelled()
@@ -41,7 +41,7 @@ def test_context_is_used_until_the_end_of_the_stream():
             yield call.is_cancelled()
             yield call.is_cancelled()
 
-    with _Answering(None, context, {}, "DoGet", "") as call:
+    with _Answering(None, context, {}, "DoGet", "", Role()) as call:
         batches = stream()
         assert next(batches) is False
     assert next(batches) is False
@@ -60,9 +60,9 @@ class Recording(Role):
 @pytest.mark.parametrize(("given", "expected"), [([], None), (["0"], 0), ([b"1500"], 1500)])
 def test_headers_say_how_old_a_read_may_be(given, expected):
     role = Recording()
-    lag.check(role, _Answering(None, Context(), {lag.MAX_LAG: given}, "DoGet", "").get)
+    lag.check(role, _Answering(None, Context(), {lag.MAX_LAG: given}, "DoGet", "", role).get)
     assert role.asked == (expected, None)
-    lag.check(role, _Answering(None, Context(), {lag.MIN_GENERATION: given}, "DoGet", "").get)
+    lag.check(role, _Answering(None, Context(), {lag.MIN_GENERATION: given}, "DoGet", "", role).get)
     assert role.asked == (None, expected)
 
 
@@ -70,4 +70,4 @@ def test_headers_say_how_old_a_read_may_be(given, expected):
 @pytest.mark.parametrize("given", ["", "-1", "1.5", "soon", "²", str(2**63), "9" * 5000])
 def test_headers_of_reads_are_numbers(header, given):
     with pytest.raises(InvalidField, match=header):
-        lag.check(Role(), _Answering(None, Context(), {header: [given]}, "DoGet", "").get)
+        lag.check(Role(), _Answering(None, Context(), {header: [given]}, "DoGet", "", Role()).get)
