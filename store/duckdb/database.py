@@ -71,6 +71,7 @@ class Database:
             self.watch_files()
         self.is_invalidated = False
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._queueing = threading.Lock()  # nothing is queued after the end, which the writer would never reach
         self._closed = False
         self.turn = threading.Lock()  # held while a piece of a listing is written, so that a commit has one at most
         self._opening = threading.Lock()  # a connection cannot be closed while a cursor of it is created
@@ -164,10 +165,11 @@ class Database:
         Raises:
             ShuttingDown: The database is closed.
         """
-        if self._closed:
-            raise ShuttingDown("the store is closed")
         future: Future[T] = Future()
-        self._queue.put(_Item(function, future, alone, is_cancelled, may_wait))
+        with self._queueing:
+            if self._closed:
+                raise ShuttingDown("the store is closed")
+            self._queue.put(_Item(function, future, alone, is_cancelled, may_wait))
         return future
 
     def write(self, function: Callable[[Connection], T], is_cancelled: Callable[[], bool] | None = None) -> T:
@@ -331,16 +333,18 @@ class Database:
 
     def close(self) -> None:
         """Runs the queued writes, waits up to `CLOSE_SECONDS` for running queries, and closes the file."""
-        if not self._closed:
+        with self._queueing:
+            if self._closed:
+                return
             self._closed = True
             self._queue.put(None)
-            self._thread.join()
-            deadline = time.monotonic() + CLOSE_SECONDS
-            with self._opening:
-                while not (closed := _has_closed(self._root)) and time.monotonic() < deadline:
-                    time.sleep(0.01)
-            if closed and self._lock is not None:
-                self._lock.release()
+        self._thread.join()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        with self._opening:
+            while not (closed := _has_closed(self._root)) and time.monotonic() < deadline:
+                time.sleep(0.01)
+        if closed and self._lock is not None:
+            self._lock.release()
 
     def _run(self) -> None:
         stopping, opened = False, self.replaced

@@ -235,6 +235,26 @@ def test_closed_database_refuses_reads_and_writes(tmp_path):
         database.read()
 
 
+def test_write_that_is_queued_while_its_database_closes_is_run(tmp_path, monkeypatch):
+    database = Database(empty_store(tmp_path / "d.db"))
+    closing = threading.Thread(target=database.close)
+    queued = database._queue
+
+    class CloseFirst:
+        def put(self, item):
+            if item is not None:  # of the write, which has found the database open
+                closing.start()
+                closing.join(0.1)
+            queued.put(item)
+
+        def __getattr__(self, name):
+            return getattr(queued, name)
+
+    monkeypatch.setattr(database, "_queue", CloseFirst())
+    assert database.submit(lambda c: 7).result(60) == 7
+    closing.join(60)
+
+
 def test_query_that_begins_once_its_database_is_closed_says_so(tmp_path):
     database = Database(empty_store(tmp_path / "d.db"))
     with pytest.raises(ShuttingDown), database.reading() as cursor:
