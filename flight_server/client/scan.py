@@ -89,16 +89,16 @@ class _ParquetFiles:
 
     def polars(self) -> pl.LazyFrame | None:
         """The files as a frame that polars reads by itself; None if it does not read them as pyarrow does."""
-        from flight_server.client import polars_frame
+        from flight_server.client.polars_frame import MOST_FILES, File, frame_of
 
-        if not isinstance(self.filesystem, fs.LocalFileSystem) or len(self.paths) > polars_frame.MOST_FILES:
+        if not isinstance(self.filesystem, fs.LocalFileSystem) or len(self.paths) > MOST_FILES:
             return None
         known = [
             {name: _scalar_or_null(value, self.schema.field(name).type) for name, value in values.items()}
             for values in self.known
         ]
-        files = map(polars_frame.File, self.paths, _physical(self.fragments), known)
-        return polars_frame.frame_of(list(files), self.schema)
+        files = map(File, self.paths, _physical(self.fragments), known)
+        return frame_of(list(files), self.schema)
 
 
 class Scan:
