@@ -76,7 +76,7 @@ ALL_ROWS = ticket({"not": {"or": RANGES}})
 
 
 def is_busy(server: StatflightServer) -> bool:
-    return any(not watched._ended for watched in list(server.app.streams._watched))
+    return any(not stoppable._ended for stoppable in list(server.app.streams._stoppables))
 
 
 def until(holds: Callable[[], bool], within: float = 20.0) -> float:

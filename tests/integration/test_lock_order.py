@@ -28,7 +28,7 @@ from store.duckdb.database import Database
 from tests.lock_recorder import LockRecorder
 from tests.store.empty_store import empty_store
 
-ORDER = (("JobQueue.lock",), ("Draft._lock", "Watched._lock"))  # then all others
+ORDER = (("JobQueue.lock",), ("Draft._lock", "Stoppable._lock"))  # then all others
 EXCEPTIONS = {"AutoAnalyze._lock", "_AppCollector._lock", "ProviderKeys._lock"}  # held over queries or requests
 TABLES, ROUNDS = 4, 2
 PUT = {"table_catalog": "put", "table_schema": "s", "snapshot_id": 1, "column_id": 1, "column_name": "c", "ndv": 2.0}
@@ -155,7 +155,7 @@ def test_locks_are_taken_in_order_and_nothing_is_waited_for_under_them(recorder,
     assert {
         "JobQueue.lock",
         "Draft._lock",
-        "Watched._lock",
+        "Stoppable._lock",
         "LruCache._lock",
         "AutoAnalyze._lock",
         "_AppCollector._lock",

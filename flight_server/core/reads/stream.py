@@ -24,7 +24,7 @@ def never() -> bool:
     return False
 
 
-class Watched:
+class Stoppable:
     """A query or stream that is stopped when its caller disconnects or its deadline passes.
 
     `_lock` is held during the check for cancellation, because Flight frees the context of a call soon after its end,
@@ -112,12 +112,12 @@ class Stream:
 
     def __init__(
         self,
-        watched: Watched,
+        stoppable: Stoppable,
         batches: Iterator[pa.RecordBatch],
         most_bytes: int,
         bytes_of: Callable[[pa.RecordBatch], int],
     ):
-        self._watched, self._batches, self._left, self._bytes_of = watched, batches, most_bytes, bytes_of
+        self._stoppable, self._batches, self._left, self._bytes_of = stoppable, batches, most_bytes, bytes_of
         self._lock = threading.Lock()  # held while the next batch is made
         self._taken_at = time.monotonic()
         self._pieces: deque[pa.RecordBatch] = deque()
@@ -152,7 +152,7 @@ class Stream:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            self._watched.stop(ResourceExhausted("the stream was ended, because its reader had stopped", hint=_AGAIN))
+            self._stoppable.stop(ResourceExhausted("the stream was ended, because its reader had stopped", hint=_AGAIN))
             self._batches = iter(())
             self._pieces.clear()
         finally:
@@ -161,7 +161,7 @@ class Stream:
 
     def _next(self) -> pa.RecordBatch:
         try:
-            with self._watched.running():
+            with self._stoppable.running():
                 while not self._pieces:
                     batch = next(self._batches, None)
                     if batch is None:
@@ -182,7 +182,7 @@ class Stream:
         """Ends the query and frees the stream's slot."""
         self._batches = iter(())  # releases DuckDB's result
         self._pieces.clear()
-        self._watched.end()
+        self._stoppable.end()
         for on_close in self._on_close:
             on_close()
 

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from flight_server.core.reads.fair_semaphore import FairSemaphore
-from flight_server.core.reads.stream import MAX_BATCH_BYTES, Stream, Watched, bytes_alone, fits, never, too_large
+from flight_server.core.reads.stream import MAX_BATCH_BYTES, Stoppable, Stream, bytes_alone, fits, never, too_large
 from store.duckdb.database import Connection
 from store.model.errors import ResourceExhausted
 
@@ -68,7 +68,7 @@ class Streams:
         self._open: dict[Stream, str] = {}  # stream that has a place → its caller
         self._evicted: dict[Stream, str] = {}  # stream without one, whose reader has not come back yet
         self._asking = threading.local()
-        self._watched: set[Watched] = set()
+        self._stoppables: set[Stoppable] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -106,9 +106,9 @@ class Streams:
         Raises:
             ResourceExhausted: Too many streams are running.
         """
-        watched = self._watch_over(cursor, is_cancelled)
+        stoppable = self._watch_over(cursor, is_cancelled)
         try:
-            with watched.running(), (slots or self.query_slots).acquire(watched.check):
+            with stoppable.running(), (slots or self.query_slots).acquire(stoppable.check):
                 reader: Iterator[pa.RecordBatch] = iter(start())
                 first: list[pa.RecordBatch] = []
                 small = True
@@ -116,12 +116,12 @@ class Streams:
                     first.append(batch)
                     small = len(first) <= SMALL_BATCHES and sum(each.num_rows for each in first) <= SMALL_ROWS
             if small and all(fits(batch, MAX_BATCH_BYTES // SMALL_BATCHES) for batch in first):
-                watched.end()
+                stoppable.end()
                 return pa.Table.from_batches(first, schema)
             batches = _chained(first, reader)
-            return self._stream(watched, batches if shape is None else map(shape, batches), bytes_alone)
+            return self._stream(stoppable, batches if shape is None else map(shape, batches), bytes_alone)
         except BaseException:
-            watched.end()
+            stoppable.end()
             raise
 
     def whole(
@@ -141,12 +141,12 @@ class Streams:
             Cancelled: The caller has disconnected.
             DeadlineExceeded: The time is over.
         """
-        watched = self._watch_over(cursor, is_cancelled, min(self.seconds, seconds or self.seconds))
+        stoppable = self._watch_over(cursor, is_cancelled, min(self.seconds, seconds or self.seconds))
         try:
-            with watched.running(), self.query_slots.acquire(watched.check):
+            with stoppable.running(), self.query_slots.acquire(stoppable.check):
                 return query()
         finally:
-            watched.end()
+            stoppable.end()
 
     def admit(self, answer: Answer) -> Answer:
         """Returns an answer that is not a stream; raises ResourceExhausted if it exceeds the size limit."""
@@ -166,17 +166,17 @@ class Streams:
         return self._stream(self._watch_over(None, is_cancelled), iter(batches), lambda batch: batch.nbytes)
 
     def _stream(
-        self, watched: Watched, batches: Iterator[pa.RecordBatch], bytes_of: Callable[[pa.RecordBatch], int]
+        self, stoppable: Stoppable, batches: Iterator[pa.RecordBatch], bytes_of: Callable[[pa.RecordBatch], int]
     ) -> Stream:
         asking = getattr(self._asking, "caller", None)
         caller = "" if asking is None else asking()
-        stream = Stream(watched, batches, self.most_bytes, bytes_of)
+        stream = Stream(stoppable, batches, self.most_bytes, bytes_of)
         try:
             self._admit_stream(stream, caller)
         except ResourceExhausted:
-            watched.end()
+            stoppable.end()
             raise
-        watched.then(lambda: self._free(stream))
+        stoppable.then(lambda: self._free(stream))
         return stream.then(lambda: self._forget(stream))
 
     def _admit_stream(self, stream: Stream, caller: str) -> None:
@@ -249,28 +249,28 @@ class Streams:
 
     def _watch_over(
         self, cursor: Connection | None, is_cancelled: Callable[[], bool], seconds: float | None = None
-    ) -> Watched:
-        watched = Watched(cursor, is_cancelled, time.monotonic() + (seconds or self.seconds))
+    ) -> Stoppable:
+        stoppable = Stoppable(cursor, is_cancelled, time.monotonic() + (seconds or self.seconds))
         with self._lock:
-            self._watched.add(watched)
+            self._stoppables.add(stoppable)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="streams", daemon=True)
                 self._thread.start()
-        return watched
+        return stoppable
 
     def _watch(self) -> None:
         idle = 0
         while True:
             with self._lock:
-                idle = 0 if self._watched else idle + 1
+                idle = 0 if self._stoppables else idle + 1
                 if idle > _IDLE_TICKS:
                     self._thread = None
                     return
-                watched = list(self._watched)
+                known = list(self._stoppables)
             now = time.monotonic()
-            ended = [each for each in watched if not each.still_runs(now)]
+            ended = [each for each in known if not each.still_runs(now)]
             with self._lock:
-                self._watched.difference_update(ended)
+                self._stoppables.difference_update(ended)
                 overdue = self._overdue(now)
             for stream in overdue:
                 self._evict(stream)

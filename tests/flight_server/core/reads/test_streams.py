@@ -97,8 +97,8 @@ def test_a_garbage_collection_during_a_check_does_not_stop_the_watch(database):
     with pytest.raises(Cancelled):
         while True:
             next(stream)
-    for watched in [*streams._watched]:
-        watched.end()
+    for stoppable in [*streams._stoppables]:
+        stoppable.end()
 
 
 def test_exhausted_stream_frees_its_place(database):
