@@ -89,7 +89,7 @@ class StoreSink(Sink):
             rows = FLIGHTS[flight].schema.empty_table()
         else:
             order = {s.snapshot_id: s.ordinal for s in self._store.catalog.snapshots(entry)}
-            rows = self._store.records.of_flight(flight, entry, max(captured, key=lambda i: order.get(i, -1)))
+            rows = self._store.of_flight(flight, entry, max(captured, key=lambda i: order.get(i, -1)))
         if column_ids is not None:
             rows = rows.filter(pc.is_in(rows["column_id"], pa.array(column_ids, pa.int64())))
         return rows if columns is None else rows.select(list(columns))
@@ -200,7 +200,7 @@ class LocalStore:
         """
         entry = self.catalog.get(table)
         at = entry.current_snapshot_id if snapshot_id is None else snapshot_id
-        return FLIGHTS[flight].schema.empty_table() if at is None else self.store.records.of_flight(flight, entry, at)
+        return FLIGHTS[flight].schema.empty_table() if at is None else self.store.of_flight(flight, entry, at)
 
     def discover(self, connector: Connector, catalog: str, schema: str, name: str) -> TableEntry:
         """Stores a table's description and snapshots as the lake has them now; the arguments are those of `capture`."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from store.catalog.catalog import Catalog
 from store.duckdb.arrow_sql import query
-from store.duckdb.database import Connection
+from store.duckdb.database import Connection, Database
 from store.duckdb.layout import BY_SNAPSHOT, BY_SPAN, OPEN_END, stored_columns
 from store.history.content_hash import content_hash
 from store.history.file_spans import STORAGE_ID, rows_of, where_target
@@ -29,10 +29,10 @@ Texts = list[str]  # `list` is a method in the class below
 
 
 class Records:
-    """The records of a database; `StatsStore` tells more of the methods that it has too."""
+    """The records of a database: what a `StatsStore`, which tells more of these methods, reads."""
 
-    def __init__(self, catalog: Catalog):
-        self.catalog, self.database = catalog, catalog.database
+    def __init__(self, database: Database, catalog: Catalog):
+        self.database, self.catalog = database, catalog
 
     def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
         """A record as it was put; None if there is none."""

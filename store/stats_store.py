@@ -14,9 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from store import segment_merging
@@ -32,17 +30,14 @@ from store.history.file_listings import ListingChanged, Marks
 from store.merging import Merging
 from store.model.catalog_entries import TableEntry
 from store.model.puts import MANY_ROWS, Counts, Listing, Put, PutMode, digest
-from store.model.targets import Target, TargetKind
+from store.model.targets import Target
 from store.records import Records
 from store.role import Role
 from store.staged_listings import StagedListing, family_of, place_of, unstage_all
-from store.stores import Meta, Page, StatsStore
+from store.stores import Meta, StatsStore
 
 __all__ = ["Counts", "DuckDBStatsStore", "Meta", "Put", "PutMode"]
 
-# Aliases, because `list` is a method in the classes below.
-Entries = list[TableEntry]
-Ids = list[int]
 _NONE = Counts()
 
 
@@ -68,8 +63,9 @@ class Generations(Rows):
                     self._newest = max(self._newest, abs(newest))
 
 
-class DuckDBStatsStore(StatsStore):
-    """`StatsStore` on a `Database`: the one place where the phases of its commits are put together.
+class DuckDBStatsStore(Records, StatsStore):
+    """`StatsStore` on a `Database`, whose `Records` it writes: the one place where the phases of its commits are put
+    together.
 
     Args:
         database: The open database.
@@ -90,9 +86,7 @@ class DuckDBStatsStore(StatsStore):
         queue: Queue | None = None,
         require_registered_tables: bool = False,
     ):
-        self.database = database
-        self.catalog = catalog
-        self.records = Records(catalog)
+        super().__init__(database, catalog)
         self._only_known = require_registered_tables
         self._registration = Registration(catalog, only_known=require_registered_tables)
         self._merging = Merging(catalog)
@@ -135,7 +129,7 @@ class DuckDBStatsStore(StatsStore):
     def find(self, name: tuple[str, str, str]) -> TableEntry | None:
         return self.catalog.find(name)
 
-    def tables(self) -> Entries:
+    def tables(self) -> list[TableEntry]:
         return self.catalog.tables()
 
     # Writing.
@@ -248,31 +242,6 @@ class DuckDBStatsStore(StatsStore):
         with self.database.reading() as cursor:
             return idempotency.is_known(cursor, idempotency_key)
 
-    # Reading.
-
-    def get(self, table: TableEntry, snapshot_id: int, target: Target) -> dict[str, Any] | None:
-        return self.records.get(table, snapshot_id, target)
-
-    def meta(self, table: TableEntry, snapshot_id: int, target: Target) -> Meta:
-        return self.records.meta(table, snapshot_id, target)
-
-    def rows(self, table: TableEntry, snapshot_id: int, flight: str) -> pa.Table:
-        return self.records.rows(table, snapshot_id, flight)
-
-    def count(self, table: TableEntry, snapshot_id: int, kind: TargetKind | None = None) -> int:
-        return self.records.count(table, snapshot_id, kind)
-
-    def list(
-        self,
-        table: TableEntry,
-        snapshot_id: int,
-        kind: TargetKind | None = None,
-        *,
-        page_token: str = "",
-        page_size: int = 1000,
-    ) -> Page:
-        return self.records.list(table, snapshot_id, kind, page_token=page_token, page_size=page_size)
-
     # Deleting.
 
     def delete(self, table: TableEntry, snapshot_id: int | None = None, target: Target | None = None) -> int:
@@ -287,10 +256,10 @@ class DuckDBStatsStore(StatsStore):
         )
         return {snapshot_id for (snapshot_id,) in self.database.rows(each)}
 
-    def expirable(self, tables: Sequence[TableEntry]) -> dict[int, Ids]:
+    def expirable(self, tables: Sequence[TableEntry]) -> dict[int, list[int]]:
         """Table key → ids of the snapshots that `expire` would delete (`store.catalog.expiry`)."""
         return expiry.expirable(self.database, tables)
 
-    def expire(self, tables: Sequence[TableEntry]) -> dict[int, Ids]:
+    def expire(self, tables: Sequence[TableEntry]) -> dict[int, list[int]]:
         """Deletes the records of the snapshots that `expirable` returns, in one transaction; returns these."""
         return self.database.write(lambda connection: expiry.expire(connection, self.catalog, tables))

@@ -261,7 +261,7 @@ class Draft:
             with self._lock:
                 keys = self._keys(store)
         may_be_large = store is not None and store.database.segments.cells is not None
-        listed_rows = store.records.listed_rows(keys) if store is not None and may_be_large and keys else 0
+        listed_rows = store.listed_rows(keys) if store is not None and may_be_large and keys else 0
         with self._lock:
             if store is not None and self._merged is None:
                 self._stage_rest(store, keys, listed_rows)
