@@ -20,7 +20,10 @@ SETTINGS: Final = Plugins(
     group="statflight.settings",
     field="setting",
     noun="setting",
-    built_in={"mcp_values": f"{_HERE}.faces.mcp.settings:VALUES"},
+    built_in={
+        "mcp_values": f"{_HERE}.faces.mcp.settings:VALUES",
+        "iceberg_manifests": f"{_HERE}.faces.iceberg_rest.settings:MANIFESTS",
+    },
 )
 
 

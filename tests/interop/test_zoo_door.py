@@ -112,7 +112,7 @@ def test_trino_refuses_tables_without_manifests(trino):
             trino.query(f'SELECT count(*) FROM door."{schema}".t WHERE id = 5', "door.none")
 
 
-def statements(asked: Sequence[generated.Question]) -> list[str]:
+def statements(asked: Sequence[generated.Question], table: str = TABLE) -> list[str]:
     """Questions in Trino's SQL, several in a statement: each row has the number of its question, then all columns, null
     for those that are not asked for.
     """
@@ -122,7 +122,7 @@ def statements(asked: Sequence[generated.Question]) -> list[str]:
             f"CAST({name if name in question.columns else 'NULL'} AS {type})"
             for name, type in zip(generated.SCHEMA.names, TYPES, strict=True)
         )
-        each.append(f"SELECT {number}, {columns} FROM {TABLE} WHERE {question.where.sql(typed=True)}")
+        each.append(f"SELECT {number}, {columns} FROM {table} WHERE {question.where.sql(typed=True)}")
     size = generated.AT_ONCE
     return [" UNION ALL ".join(each[start : start + size]) for start in range(0, len(each), size)]
 

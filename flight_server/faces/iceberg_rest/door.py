@@ -27,7 +27,7 @@ from flight_server.core.wire.scan_request import MAX_COMMAND_BYTES, parse_json
 from flight_server.faces.iceberg_rest.conditional import is_known, takes_gzip
 from flight_server.faces.iceberg_rest.expressions import columns_of, texts
 from flight_server.faces.iceberg_rest.plans import Plans
-from flight_server.faces.iceberg_rest.tables import CONFIG, Body, Tables
+from flight_server.faces.iceberg_rest.tables import CONFIG, Body, ManifestWriter, Tables
 from store.model.catalog_entries import TableEntry
 from store.model.errors import (
     InvalidArgument,
@@ -93,11 +93,18 @@ class Door:
 
     Args:
         capture: Captures the files of a table at a snapshot, without its caller's scope `capture.run`.
+        manifests: Writes manifests of made-up metadata; None if it has none.
     """
 
-    def __init__(self, app: App, guard: Guard, capture: Callable[[TableEntry, str | int], None]):
+    def __init__(
+        self,
+        app: App,
+        guard: Guard,
+        capture: Callable[[TableEntry, str | int], None],
+        manifests: ManifestWriter | None = None,
+    ):
         self._app, self._guard = app, guard
-        self._tables = Tables(app, capture)
+        self._tables = Tables(app, capture, manifests)
         self._plans = Plans(app, self._tables)
         self._threads: CapacityLimiter | None = None  # made in the event loop that it limits
         self._under_way = 0  # requests that arrived whole

@@ -1,4 +1,5 @@
-"""Iceberg metadata of Delta and Parquet tables: a schema, a name mapping, one snapshot, and no manifest.
+"""Iceberg metadata of Delta and Parquet tables: a schema, a name mapping, one snapshot, and no manifest
+(`manifests.py` adds them).
 
 Readers match columns of files by the name mapping, because the files have no field ids, or, where Delta maps columns,
 those of the log. A file has the partition spec of its partition values that are not null: pyiceberg 0.12 refuses nulls,
@@ -23,7 +24,7 @@ Partition = Sequence[tuple[str, str]]
 
 SEQUENCE_NUMBER: Final = 1  # of the only snapshot
 _FIRST_PARTITION_ID: Final = 1000
-_NOWHERE: Final = "read-only://this-catalog-takes-no-writes"
+NOWHERE: Final = "read-only://this-catalog-takes-no-writes"
 """Where writers are sent: no reader or writer of Iceberg has such a file system, so that they fail before they write.
 At the table's own place a file would become one of its files, if it is a directory of Parquet files."""
 _WRITES_TO: Final = ("data", "metadata")
@@ -288,7 +289,7 @@ def document(
     specs = {spec_id(nulls): nulls for nulls in [[False] * len(partition), *null_patterns]}
     at_ms = int(committed_at.timestamp() * 1000)
     properties = {"schema.name-mapping.default": json.dumps(columns.mapping)}
-    properties |= {f"write.{kind}.path": f"{_NOWHERE}/{kind}" for kind in _WRITES_TO}
+    properties |= {f"write.{kind}.path": f"{NOWHERE}/{kind}" for kind in _WRITES_TO}
     if columns.left_out:
         properties["statflight.columns-left-out"] = json.dumps(columns.left_out)
     return {

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from flight_server.core.app import App
 from flight_server.faces.iceberg_rest import distinct_counts, made_up
@@ -43,6 +43,7 @@ class Served:
         is_mapped: The table has a name mapping, so that there may be files which Iceberg did not write. Iceberg's
             writers put all columns into a file, those of the partition too.
         countable: What of the metadata may get distinct counts.
+        manifest_list: URL of the list of manifests that were written for made-up metadata.
     """
 
     metadata_location: str
@@ -53,6 +54,7 @@ class Served:
     sources: Mapping[int, Sequence[int | None]] = field(default_factory=dict)
     is_mapped: bool = False
     countable: Countable = field(default_factory=Countable, repr=False)
+    manifest_list: str | None = None
 
     def metadata(self, entries: Sequence[distinct_counts.Entry]) -> str:
         """JSON of the metadata, with entries of distinct counts beside its own."""
@@ -96,19 +98,37 @@ class Served:
         return find
 
 
+class ManifestWriter(Protocol):
+    """What writes manifests of made-up metadata, see `manifests.Manifests`."""
+
+    def period(self) -> tuple[int, int]:
+        """Numbers that change when lists must be looked for again."""
+
+    def add_to(
+        self, document: dict[str, Any], table: TableEntry, snapshot_id: int, fields: Mapping[int, int]
+    ) -> tuple[dict[str, Any], str | None]:
+        """Made-up metadata with the list of its manifests, and the list's URL; None without."""
+
+
 class Tables:
     """Loads what is served of tables. A worker reads files of the lake, once for each metadata file and snapshot.
 
     Args:
         capture: Captures the files of a table at a snapshot, without its caller's scope `capture.run`.
+        manifests: Writes manifests of made-up metadata; None if it has none.
     """
 
-    def __init__(self, app: App, capture: Callable[[TableEntry, str | int], None]):
-        self._app, self._capture = app, capture
+    def __init__(
+        self,
+        app: App,
+        capture: Callable[[TableEntry, str | int], None],
+        manifests: ManifestWriter | None = None,
+    ):
+        self._app, self._capture, self._manifests = app, capture, manifests
         self._documents: LruCache[tuple[int, str], Served] = LruCache(CACHED_BYTES)
-        self._made_up: LruCache[tuple[int, int, int], Served] = LruCache(CACHED_BYTES)
+        self._made_up: LruCache[tuple[Any, ...], Served] = LruCache(CACHED_BYTES)
         self._deletes: LruCache[tuple[int, int], Mapping[str, Any]] = LruCache(CACHED_BYTES)
-        self._bodies: LruCache[tuple[int, int, str, bool], Body] = LruCache(CACHED_BYTES)
+        self._bodies: LruCache[tuple[int, int, str, str | None, bool], Body] = LruCache(CACHED_BYTES)
 
     def load(self, table: TableEntry) -> Served:
         """A table as it is served, of the time when its catalog was last discovered.
@@ -127,7 +147,8 @@ class Tables:
             what = "known from puts only" if table.format == EXTERNAL else f"of format {table.format}"
             raise Unimplemented(f'"{table.full_name}" is {what}, which readers of Iceberg cannot read')
         table = self.captured(table, "current")
-        key = (table.table_key, table.current_snapshot_id or 0, self._app.versions.generation(table.table_key))
+        period = None if self._manifests is None else self._manifests.period()
+        key = (table.table_key, table.current_snapshot_id or 0, self._app.versions.generation(table.table_key), period)
         if (served := self._made_up.get(key)) is None:
             served = self._make_up(table, facts)
             self._made_up.put(key, served, len(served.document))
@@ -144,7 +165,7 @@ class Tables:
         """
         generation = self._app.versions.generation(table.table_key)
         served = self.load(table)
-        key = (table.table_key, generation, served.metadata_location, with_counts)
+        key = (table.table_key, generation, served.metadata_location, served.manifest_list, with_counts)
         if (body := self._bodies.get(key)) is None:
             entries = distinct_counts.entries(self._app.database, table, served.countable) if with_counts else ()
             body = Body.of(served.metadata_location, served.metadata(entries))
@@ -239,7 +260,10 @@ class Tables:
         )
         place = Place(snapshot_id, served.shown(snapshot_id), made_up.SEQUENCE_NUMBER, is_free_of_deletes=True)
         countable = Countable([], [place], self._fields_by_id(table, of_snapshot, columns))
-        return replace(served, document=json.dumps(document), countable=countable)
+        manifest_list = None
+        if self._manifests is not None:
+            document, manifest_list = self._manifests.add_to(document, table, snapshot_id, countable.fields)
+        return replace(served, document=json.dumps(document), countable=countable, manifest_list=manifest_list)
 
     def _fields_by_id(
         self, table: TableEntry, of_snapshot: Sequence[Sequence[Any]], columns: made_up.Columns
