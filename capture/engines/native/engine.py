@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow.compute as pc
@@ -111,7 +112,8 @@ class _Pass:
                 self._put("stats.columns", earlier, extra=True)
         kept = self._kept()
         doubts = {i: reasons for i, reasons in records.doubts.items() if i not in kept}
-        results = [self._answer(request, columns, kept) for request in self._requests]
+        known = {**columns, **kept}
+        results = [self._answer(request, known) for request in self._requests]
         results = [self._with_details(result, doubts) for result in results]
         replacing = self._captured_columns(results) - kept.keys()
         if self._metadata.is_whole:
@@ -179,9 +181,8 @@ class _Pass:
             results.append(replace(failure or captured, reason=self._reason))
         return results
 
-    def _answer(
-        self, request: CaptureRequest, columns: Mapping[int, Any], kept: Mapping[int, Mapping[str, Any]]
-    ) -> CaptureResult:
+    def _answer(self, request: CaptureRequest, known: Mapping[int, Mapping[str, Any]]) -> CaptureResult:
+        """The result of a request; `known` has the records of columns, and those that stay, by column id."""
         target = request.target
         if target.kind is TargetKind.TABLE:
             return self._answer_table(target)
@@ -190,7 +191,7 @@ class _Pass:
             if not known:
                 return self._degraded(target, f'snapshot {self._table.snapshot_id} has no file "{target.file_path}"')
             return self._captured(target)
-        return self._column_failure(request, {**columns, **kept}) or self._captured(target)
+        return self._column_failure(request, known) or self._captured(target)
 
     def _column_failure(self, request: CaptureRequest, known: Mapping[int, Mapping[str, Any]]) -> CaptureResult | None:
         """The result for a column that cannot be captured, else None; `known` has the records by column id."""
@@ -222,7 +223,7 @@ class _Pass:
             and (row["ndv"] is not None or row["confidence_level"] == CONTRADICTED)
         }
 
-    @property
+    @cached_property
     def _reason(self) -> str:
         count = self._native.data_file_count
         files = "an unknown number of" if count is None else f"{count:,}"
@@ -259,14 +260,14 @@ class _Pass:
         Args:
             doubts: Column id → reasons why the bounds of its record may be wrong.
         """
-        result = replace(result, reason=self._reason)
         if result.outcome is not Outcome.CAPTURED:
-            return result
-        of_columns = doubts
+            return replace(result, reason=self._reason)
         if result.target is not None and result.target.kind is TargetKind.COLUMN:
-            of_columns = {i: reasons for i, reasons in doubts.items() if i == result.target.column_id}
-        shown = _shown(frozenset[str]().union(*of_columns.values()))
-        return replace(result, detail="; ".join(filter(None, (result.detail, *self._native.remarks, *shown))))
+            reasons = doubts.get(result.target.column_id or 0, frozenset[str]())
+        else:
+            reasons = frozenset[str]().union(*doubts.values())
+        detail = "; ".join(filter(None, (result.detail, *self._native.remarks, *_shown(reasons))))
+        return replace(result, reason=self._reason, detail=detail)
 
     def _captured(self, target: Target, detail: str = "") -> CaptureResult:
         return CaptureResult(Outcome.CAPTURED, self._metadata.engine_id, detail, target=target, table=self._table)
