@@ -103,7 +103,8 @@ class Recorder(OverArrow):
         touched = self._touched.setdefault(table, _Touched())
         if how == "INSERT INTO":
             touched.has_inserts = True
-            self._note_inserted(touched, table, sql, tables)
+            if not self._note_inserted(touched, table, sql, tables):
+                return self._inserted(touched, sql, given)
             return self._connection.execute(sql, given)
         touched.has_updates |= how == "UPDATE"
         names = self._names(how, table, sql)
@@ -118,14 +119,24 @@ class Recorder(OverArrow):
             return _Changed([(changed.num_rows,)])
         return _Changed(list(zip(*(column.to_pylist() for column in changed.columns[: len(own)]), strict=True)))
 
-    def _note_inserted(self, touched: _Touched, table: str, sql: str, tables: Mapping[str, pa.Table]) -> None:
-        """Keeps the rows of an INSERT of a whole Arrow table, so that they need not be read."""
+    def _note_inserted(self, touched: _Touched, table: str, sql: str, tables: Mapping[str, pa.Table]) -> bool:
+        """Keeps the rows of an INSERT of a whole Arrow table, so that they need not be read; False if it is another."""
         whole, schema = _INSERTS_ALL.fullmatch(sql), self._schemas.get(table)
         rows = None if whole is None or schema is None else _as_stored(tables.get(whole["given"]), schema)
+        if rows is None and whole is None and touched.inserted is not None and _RETURNS.search(sql) is None:
+            return False
         if rows is None:
             touched.inserted = None
         elif touched.inserted is not None:
             touched.inserted.append(rows)
+        return True
+
+    def _inserted(self, touched: _Touched, sql: str, given: Any) -> _Changed:
+        """Runs an INSERT, and keeps the rows that it returns: to read them takes longer."""
+        rows = answer_of(self._connection.execute(f"{sql} RETURNING *", given))
+        assert touched.inserted is not None
+        touched.inserted.append(rows)
+        return _Changed([(rows.num_rows,)])
 
     def _names(self, how: str, table: str, sql: str) -> list[str]:
         """The columns that name the groups of an UPDATE or DELETE: coarser ones if an UPDATE may change them."""

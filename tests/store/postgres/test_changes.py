@@ -199,13 +199,27 @@ def checks_table() -> duckdb.DuckDBPyConnection:
 
 DELETION, UPDATE = "DELETE FROM checks WHERE rule = 'a'", "UPDATE checks SET more = 'x' WHERE rule = 'b'"
 INSERT = "INSERT INTO checks BY NAME FROM {new}"
+COPY = "INSERT INTO checks SELECT table_key + 1, rule, 'y' FROM checks"
 
 
 @pytest.mark.parametrize(
     "statements",
-    [[INSERT], [DELETION, INSERT], [INSERT, DELETION], [UPDATE, INSERT], [INSERT, UPDATE], [INSERT, INSERT, DELETION]],
+    [
+        [INSERT],
+        [DELETION, INSERT],
+        [INSERT, DELETION],
+        [UPDATE, INSERT],
+        [INSERT, UPDATE],
+        [INSERT, INSERT, DELETION],
+        [COPY],
+        [INSERT, COPY],
+        [COPY, INSERT],
+        [COPY, DELETION],
+        [UPDATE, COPY],
+        [COPY, UPDATE],
+    ],
 )
-def test_inserted_arrow_table_is_as_it_is_once_the_transaction_ends(statements):
+def test_inserted_rows_are_as_they_are_once_the_transaction_ends(statements):
     layout, new = {"checks": ("table_key", "rule", "more")}, pa.table({"rule": ["a", "b"], "table_key": [1, 3]})
     connection, copy = checks_table(), checks_table()
     schemas = {"checks": query(connection, "SELECT * FROM checks").schema}
