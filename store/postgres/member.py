@@ -168,7 +168,7 @@ class Member(Role):
                 if self._log.trouble:
                     log.warning("Postgres is within reach again")
                     self._log.trouble = ""
-                session.wait(self._store_lag / 4)
+                session.wait(self._store_lag / 4, but_of=self._log.process)
             except ShuttingDown:
                 break
             except Exception as error:

@@ -173,11 +173,21 @@ class Session:
                 for statement in then:
                     cursor.execute(statement)
 
-    def wait(self, seconds: float) -> None:
-        """Waits for a notification."""
+    def wait(self, seconds: float, but_of: Callable[[], int | None] = lambda: None) -> None:
+        """Waits for a notification.
+
+        Args:
+            but_of: The `process` of a session whose notifications do not count.
+        """
         with self._lock, self._within(seconds + CALL_SECONDS):
-            for _ in self._connection.notifies(timeout=seconds, stop_after=1):
-                pass
+            for notified in self._connection.notifies(timeout=seconds):
+                if notified.pid != but_of():
+                    break
+
+    @property
+    def process(self) -> int:
+        """The process of Postgres that serves the session."""
+        return self._connection.info.backend_pid
 
     @property
     def is_open(self) -> bool:

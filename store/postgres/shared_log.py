@@ -129,6 +129,11 @@ class SharedLog(CommitLog):
         assert self._session is not None
         return self._session
 
+    def process(self) -> int | None:
+        """The process of Postgres that stores the commits of this cache, None if there is none; for any thread."""
+        session = self._session
+        return session.process if session is not None and session.is_open else None
+
     def refusal(self) -> UpstreamError:
         """The error of a write while Postgres is out of reach."""
         return UpstreamError(f"nothing is stored: {self.trouble}", code="STORE", hint="it is tried again")

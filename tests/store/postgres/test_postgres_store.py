@@ -233,6 +233,24 @@ def test_silent_postgres_is_given_up():
             address.connect()
 
 
+def test_notifications_of_a_known_session_do_not_end_a_wait(postgres):  # noqa: F811
+    address = Address(postgres.new())
+    listening, own, other = (address.connect() for _ in range(3))
+    listening.execute("LISTEN statflight")
+    asked: list[int] = []
+
+    def known() -> int:
+        asked.append(own.process)
+        return own.process
+
+    own.execute("NOTIFY statflight")
+    other.execute("NOTIFY statflight")
+    listening.wait(60.0, but_of=known)
+    assert len(asked) == 2, "the first one does not end it"
+    for session in (listening, own, other):
+        session.close()
+
+
 def test_jobs_of_a_server_that_ended_are_given_back(postgres, join, monkeypatch):  # noqa: F811
     monkeypatch.setattr(member_module, "_UNKNOWN_SECONDS", 0.0)
     address = postgres.new()
