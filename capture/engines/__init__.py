@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from capture.cluster import SPARK, Session, Uncapturable, cluster
-from capture.spec import CaptureSpec, Engine, FileSketches
+from capture.spec import CaptureSpec, Engine, FileSketches, Sampling
 from capture.spi import Capabilities, CaptureEngine, Mode, Outcome, rank
 from store.model.errors import InvalidArgument
 from store.model.targets import Target, TargetKind
@@ -89,15 +90,17 @@ def refused(target: Target) -> tuple[Outcome, str] | None:
 
 def _capabilities(row: Mapping[str, Any]) -> Capabilities:
     """The capabilities in a row of `sys.engines`, which does not tell partitions and budgets."""
-    kinds = json.loads(row["statistic_kinds"] or "{}")
-    return Capabilities(
-        {target: frozenset(of) for target, of in kinds.items()},
-        frozenset(row["connectors"] or ()),
-        frozenset(row["execution_modes"] or ()),
-        frozenset(row["sampling"] or ()),
-        partitions=True,
-        budgets=True,
-    )
+    sets = (frozenset(row[name] or ()) for name in ("connectors", "execution_modes", "sampling"))
+    return _told(row["statistic_kinds"] or "{}", *sets)
+
+
+@lru_cache(64)
+def _told(
+    kinds: str, connectors: frozenset[str], modes: frozenset[Mode], sampling: frozenset[Sampling]
+) -> Capabilities:
+    """The capabilities that an engine tells; many requests ask for the same."""
+    of_targets = {target: frozenset(of) for target, of in json.loads(kinds).items()}
+    return Capabilities(of_targets, connectors, modes, sampling, partitions=True, budgets=True)
 
 
 def described(engines: Sequence[CaptureEngine]) -> list[dict[str, Any]]:

@@ -133,11 +133,23 @@ class Job:
         }
 
 
-def sync_job(table: TableEntry, payload: Mapping[str, Any], correlation_id: str = "", **more: Any) -> Job:
-    """Makes the job of a capture that somebody waits for, from its payload; `more` are further fields of the job."""
+def sync_job(
+    table: TableEntry,
+    payload: Mapping[str, Any],
+    correlation_id: str = "",
+    targets: Sequence[str] | None = None,
+    **more: Any,
+) -> Job:
+    """Makes the job of a capture that somebody waits for, from its payload.
+
+    Args:
+        targets: Storage ids of the targets of its requests; None reads them from the payload.
+        more: Further fields of the job.
+    """
     snapshots = {str(request["snapshot_id"]) for request in payload["requests"]}
     snapshot = snapshots.pop() if len(snapshots) == 1 else "all"
-    targets = [Target.parse(request["target"]).storage_id for request in payload["requests"]]
+    if targets is None:
+        targets = [Target.parse(request["target"]).storage_id for request in payload["requests"]]
     return Job("sync", payload, table, correlation_id, snapshot=snapshot, targets=targets, **more)
 
 

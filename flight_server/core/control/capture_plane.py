@@ -124,6 +124,7 @@ class Captures:
                 table,
                 payload,
                 correlation_id,
+                [spec.target.storage_id for _, spec in pins],
                 priority=self._priority(table, [spec for _, spec in pins]),
                 listed=listed,
                 bundled=len(wanted) > 1,
@@ -140,7 +141,8 @@ class Captures:
         """True when an engine that reads metadata only is the first choice for each of these. It seldom knows widths,
         and then the data is read."""
         engines = self.engines()
-        able = (supporting(engines, table.format, spec) for spec in specs)
+        alike = {(s.target.kind, s.target.engine_kind, s.kinds, s.sampling, s.budget, s.partitions): s for s in specs}
+        able = (supporting(engines, table.format, spec) for spec in alike.values())
         light = all(not rows or rows[0]["priority"] >= METADATA_PRIORITY for rows in able)
         return light and not any("WIDTH" in spec.kinds for spec in specs)
 
