@@ -3,13 +3,14 @@
 The tables of TPC-H or TPC-DS as Delta or Iceberg tables, or as Parquet tables in a Hive metastore, written without
 Trino, three times: with the statistics of their writer alone; with those of `publish`; with those of Trino's own
 ANALYZE. Of Iceberg tables by our REST catalog ("door") nothing is written: Trino reads the same files without and with
-statistics. Each query runs on all three in turns, in the other order every other time. The least processor time counts,
+statistics. Of Delta tables by it ("delta_door") the server writes manifests to a place of its own, and Trino reads the
+same files by its Delta connector and by its Iceberg connector. Each query runs on all three in turns, in the other order every other time. The least processor time counts,
 which depends less on other load than run times do. Rows of operators are those that EXPLAIN ANALYZE estimates and
 counts; the plan is that of EXPLAIN without numbers.
 
 `python -m pytest tests/benchmarks/bench_trino.py -m benchmark -s`; needs mvn and Java 24. STATFLIGHT_BENCH_SUITE is
-tpch or tpcds, STATFLIGHT_BENCH_SCALE makes it smaller (default 1), STATFLIGHT_BENCH_FORMAT is delta, iceberg, hive or
-door, STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of the queries, STATFLIGHT_BENCH_DIR keeps the tables and measurements,
+tpch or tpcds, STATFLIGHT_BENCH_SCALE makes it smaller (default 1), STATFLIGHT_BENCH_FORMAT is delta, iceberg, hive, door
+or delta_door, STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of the queries, STATFLIGHT_BENCH_DIR keeps the tables and measurements,
 STATFLIGHT_TRINO the unpacked server.
 """
 
@@ -55,6 +56,8 @@ pytestmark = pytest.mark.benchmark
 
 SUITE = os.environ.get("STATFLIGHT_BENCH_SUITE", "tpch")
 FORMAT = os.environ.get("STATFLIGHT_BENCH_FORMAT", "delta")
+OF_DOORS = {"door": "iceberg", "delta_door": "delta"}  # the format of the tables behind the door
+WRITTEN = OF_DOORS.get(FORMAT, FORMAT)
 HOMES = {"delta": "trino", "iceberg": "iceberg", "hive": "hive"}
 SIDES = ("without", "published", "analyzed")
 DOOR = "lake.default"  # the schema that the catalog `door` has the tables in
@@ -158,11 +161,11 @@ def lake(suite: Suite, folder: Path) -> Iterator[Trino]:
         uri, catalogs, sides = None, [FORMAT], list(SIDES)
         if FORMAT == "hive":
             uri = stack.enter_context(metastore_server.running(folder / "metastore"))
-        elif FORMAT == "door":
+        elif FORMAT in OF_DOORS:
             if not (folder / "written").exists():
                 write_sides(suite, folder / "written")
             uri = stack.enter_context(door(suite, folder))
-            catalogs, sides = ["iceberg", "door"], [SIDES[0], SIDES[2]]
+            catalogs, sides = [WRITTEN, "door"], [SIDES[0], SIDES[2]]
         elif not (folder / "written").exists():
             write_sides(suite, folder / "written")
             publish_side(suite, folder, lake_of(folder / "written" / SIDES[1], FORMAT), {})
@@ -191,17 +194,18 @@ def lake(suite: Suite, folder: Path) -> Iterator[Trino]:
 @contextmanager
 def door(suite: Suite, folder: Path) -> Iterator[str]:
     """The address of our Iceberg REST catalog, of the tables of the side without statistics, captured."""
-    with serving(folder, "--workers", 1, "--http-port", 0, env=INLINE) as server, server.connect() as client:
+    place = ("-o", f"iceberg-manifests={folder / 'manifests'}")
+    with serving(folder, "--workers", 1, "--http-port", 0, *place, env=INLINE) as server, server.connect() as client:
         (pages,) = re.findall(r"pages on (http://[^/]+/)", server.log.read_text())[-1:]
-        taken = capture(server, client, lake_of(folder / "written" / SIDES[0], "iceberg"), suite.tables, False)
+        taken = capture(server, client, lake_of(folder / "written" / SIDES[0], WRITTEN), suite.tables, False)
         print(f"\n{SUITE}, door, scale {SCALE}: capture {taken}")
         yield f"{pages}iceberg"
 
 
 def place_of(side: str) -> str:
     """Catalog and schema of the tables of a side."""
-    if FORMAT == "door":
-        return f"door.{DOOR}" if side == SIDES[1] else f"iceberg.{side}"
+    if FORMAT in OF_DOORS:
+        return f"door.{DOOR}" if side == SIDES[1] else f"{WRITTEN}.{side}"
     return f"{FORMAT}.{side}"
 
 
@@ -217,7 +221,7 @@ def write_sides(suite: Suite, written: Path) -> None:
             column.cast(pa.string()) if pa.types.is_string_view(column.type) else column for column in rows.columns
         ]
         plain = pa.table(columns, rows.column_names)
-        if FORMAT == "delta":
+        if WRITTEN == "delta":
             write_deltalake(written / SIDES[0] / table, plain, target_file_size=32 << 20)
             continue
         for side in SIDES if FORMAT == "iceberg" else (SIDES[0], SIDES[2]):  # their metadata has absolute paths
@@ -227,7 +231,7 @@ def write_sides(suite: Suite, written: Path) -> None:
             catalog.create_namespace_if_not_exists("n")
             catalog.create_table(f"n.{table}", plain.schema, location=place.as_uri()).append(plain)
             catalog.close()
-    if FORMAT == "delta":
+    if WRITTEN == "delta":
         for side in SIDES[1:]:
             shutil.copytree(written / SIDES[0], written / side, copy_function=os.link)
 
