@@ -4,14 +4,14 @@ The tables of TPC-H or TPC-DS as Delta or Iceberg tables, or as Parquet tables i
 Trino, three times: with the statistics of their writer alone; with those of `publish`; with those of Trino's own
 ANALYZE. Of Iceberg tables by our REST catalog ("door") nothing is written: Trino reads the same files without and with
 statistics. Of Delta tables by it ("delta_door") the server writes manifests to a place of its own, and Trino reads the
-same files by its Delta connector and by its Iceberg connector. Each query runs on all three in turns, in the other order every other time. The least processor time counts,
-which depends less on other load than run times do. Rows of operators are those that EXPLAIN ANALYZE estimates and
-counts; the plan is that of EXPLAIN without numbers.
+same files by its Delta connector and by its Iceberg connector. Each query runs on all three in turns, in the other
+order every other time. The least processor time counts, which depends less on other load than run times do. Rows of
+operators are those that EXPLAIN ANALYZE estimates and counts; the plan is that of EXPLAIN without numbers.
 
 `python -m pytest tests/benchmarks/bench_trino.py -m benchmark -s`; needs mvn and Java 24. STATFLIGHT_BENCH_SUITE is
-tpch or tpcds, STATFLIGHT_BENCH_SCALE makes it smaller (default 1), STATFLIGHT_BENCH_FORMAT is delta, iceberg, hive, door
-or delta_door, STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of the queries, STATFLIGHT_BENCH_DIR keeps the tables and measurements,
-STATFLIGHT_TRINO the unpacked server.
+tpch or tpcds, STATFLIGHT_BENCH_SCALE makes it smaller (default 1), STATFLIGHT_BENCH_FORMAT is delta, iceberg, hive,
+door or delta_door, STATFLIGHT_BENCH_QUERIES=1,2,3 runs some of the queries, STATFLIGHT_BENCH_DIR keeps the tables and
+measurements, STATFLIGHT_TRINO the unpacked server.
 """
 
 from __future__ import annotations
