@@ -162,7 +162,7 @@ class Door:
         match request.method, parts:
             case "POST", ["v1", "namespaces", levels, "tables", name, "plan" | "tasks" | "metrics" as what]:
                 table = self._table(caller, levels, name)
-                return self._posted(caller, table, what, body, request.headers.get("user-agent", ""))
+                return self._posted(caller, table, what, body, is_of_pyiceberg=_is_of_pyiceberg(request))
             case "GET", ["v1", "config"]:
                 commits = COMMITS if _WRITERS in request.headers else ()
                 return {"defaults": {}, "overrides": CONFIG, "endpoints": [*ENDPOINTS, *commits]}
@@ -175,7 +175,7 @@ class Door:
                 return self._listed(caller, levels, request.url.query)
             case (("GET" | "HEAD" as method), ["v1", "namespaces", levels, "tables", name]):
                 table = self._table(caller, levels, name)
-                return None if method == "HEAD" else self._tables.body(table, with_counts=_wants_counts(request))
+                return None if method == "HEAD" else self._body(table, request)
             case (("POST" | "PUT" | "PATCH" | "DELETE"), _):
                 raise PermissionDenied(_READ_ONLY)
         raise NotFound("no such endpoint", hint=f"GET {PREFIX}/v1/config lists them")
@@ -223,13 +223,18 @@ class Door:
 
     # Tables.
 
-    def _posted(self, caller: Principal, table: TableEntry, what: str, data: bytes, agent: str) -> Answer:
+    def _body(self, table: TableEntry, request: Request) -> Body:
+        # By itself pyiceberg takes the column of a partition for null unless it is selected, so that rows are lost.
+        by_itself = not _is_of_pyiceberg(request)
+        return self._tables.body(table, with_counts=_wants_counts(request), with_manifests=by_itself)
+
+    def _posted(self, caller: Principal, table: TableEntry, what: str, data: bytes, *, is_of_pyiceberg: bool) -> Answer:
         body = parse_json(data or b"{}", "body", exact=True)
         if not isinstance(body, dict):
             raise InvalidArgument("the body is not a JSON object")
         match what:
             case "plan":
-                return self._plans.plan(caller, table, body, internal="pyiceberg" in agent.lower())
+                return self._plans.plan(caller, table, body, internal=is_of_pyiceberg)
             case "tasks":
                 return self._plans.page(caller, table, body.get("plan-task"))
         if body.get("report-type") == "scan-report":
@@ -303,10 +308,14 @@ def _wants_counts(request: Request) -> bool:
     return value == "on"
 
 
+def _is_of_pyiceberg(request: Request) -> bool:
+    return "pyiceberg" in request.headers.get("user-agent", "").lower()
+
+
 def _conditional(request: Request, body: Body) -> Response:
     """A table's metadata; 304 to a client that has it already."""
     tag = f'W/"{body.tag}"'  # weak: whatever the body is encoded with
-    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": f"Authorization, {_COUNTS}"}
+    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": f"Authorization, User-Agent, {_COUNTS}"}
     if is_known(request.headers.getlist("if-none-match"), body.tag):
         return Response(status_code=304, headers=headers)
     return _json(request, body.text, headers)

@@ -1,4 +1,4 @@
-"""Manifests of tables whose metadata is made up, for readers that plan by themselves: Trino, DuckDB, older pyiceberg.
+"""Manifests of tables whose metadata is made up, for readers that plan by themselves: Trino, DuckDB, older Spark.
 
 They have the files that plans have, with their partitions, counts and sizes, and of each column what a plan would skip
 by: rows that are PRUNING at the snapshot. A list and its manifests lie in a folder that is named by what is in it, so

@@ -130,8 +130,11 @@ class Tables:
         self._deletes: LruCache[tuple[int, int], Mapping[str, Any]] = LruCache(CACHED_BYTES)
         self._bodies: LruCache[tuple[int, int, str, str | None, bool], Body] = LruCache(CACHED_BYTES)
 
-    def load(self, table: TableEntry) -> Served:
+    def load(self, table: TableEntry, *, with_manifests: bool = False) -> Served:
         """A table as it is served, of the time when its catalog was last discovered.
+
+        Args:
+            with_manifests: Whether metadata that is made up gets manifests, if they are written at all.
 
         Raises:
             Unimplemented: It cannot be served safely; the message has the reason.
@@ -147,24 +150,26 @@ class Tables:
             what = "known from puts only" if table.format == EXTERNAL else f"of format {table.format}"
             raise Unimplemented(f'"{table.full_name}" is {what}, which readers of Iceberg cannot read')
         table = self.captured(table, "current")
-        period = None if self._manifests is None else self._manifests.period()
+        manifests = self._manifests if with_manifests else None
+        period = None if manifests is None else manifests.period()
         key = (table.table_key, table.current_snapshot_id or 0, self._app.versions.generation(table.table_key), period)
         if (served := self._made_up.get(key)) is None:
-            served = self._make_up(table, facts)
+            served = self._make_up(table, facts, manifests)
             self._made_up.put(key, served, len(served.document))
         return served
 
-    def body(self, table: TableEntry, *, with_counts: bool) -> Body:
+    def body(self, table: TableEntry, *, with_counts: bool, with_manifests: bool) -> Body:
         """The answer to a client that loads a table.
 
         Args:
             with_counts: Whether distinct counts are added to the metadata.
+            with_manifests: As in `load`.
 
         Raises:
             StatflightError: As `load` does.
         """
         generation = self._app.versions.generation(table.table_key)
-        served = self.load(table)
+        served = self.load(table, with_manifests=with_manifests)
         key = (table.table_key, generation, served.metadata_location, served.manifest_list, with_counts)
         if (body := self._bodies.get(key)) is None:
             entries = distinct_counts.entries(self._app.database, table, served.countable) if with_counts else ()
@@ -211,7 +216,7 @@ class Tables:
             self._documents.put(key, served, len(served.document))
         return replace(served, columns={name: id for name, id, _ in _fields(json.loads(schema))})
 
-    def _make_up(self, table: TableEntry, facts: FormatFacts) -> Served:
+    def _make_up(self, table: TableEntry, facts: FormatFacts, manifests: ManifestWriter | None) -> Served:
         _, schema, partition_keys, properties = self._details(table)
         snapshot_id = table.current_snapshot_id
         if snapshot_id is None:
@@ -261,8 +266,8 @@ class Tables:
         place = Place(snapshot_id, served.shown(snapshot_id), made_up.SEQUENCE_NUMBER, is_free_of_deletes=True)
         countable = Countable([], [place], self._fields_by_id(table, of_snapshot, columns))
         manifest_list = None
-        if self._manifests is not None:
-            document, manifest_list = self._manifests.add_to(document, table, snapshot_id, countable.fields)
+        if manifests is not None:
+            document, manifest_list = manifests.add_to(document, table, snapshot_id, countable.fields)
         return replace(served, document=json.dumps(document), countable=countable, manifest_list=manifest_list)
 
     def _fields_by_id(

@@ -10,11 +10,12 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import StaticTable
 
 from tests.flight_server.faces.iceberg_rest.questions import FORMATS, OF_PARTITION, Reader, found, questions, whole
@@ -28,9 +29,10 @@ SEED: Final = int(os.environ.get("STATFLIGHT_SEED", "1"))
 WITHOUT: Final = "statflight.without-manifests"
 
 
-def metadata_of(server: LiveServer, catalog: str) -> Mapping[str, Any]:
+def metadata_of(server: LiveServer, catalog: str, agent: str = "Trino") -> Mapping[str, Any]:
     base = re.findall(r"pages on (http://[^/]+/)", server.log.read_text())[-1]
-    with urlopen(f"{base}iceberg/v1/namespaces/{catalog}%1Fdefault/tables/t") as answer:
+    url = f"{base}iceberg/v1/namespaces/{catalog}%1Fdefault/tables/t"
+    with urlopen(Request(url, headers={"User-Agent": agent})) as answer:
         metadata: Mapping[str, Any] = json.load(answer)["metadata"]
         return metadata
 
@@ -104,6 +106,19 @@ def test_a_server_that_starts_again_writes_nothing_anew(tmp_path: Path) -> None:
     assert list_of(metadata) != first and files(place).items() > before.items()
     assert table_of(tmp_path, metadata).scan().to_arrow().num_rows == 21
     assert list_of(metadata).startswith(f"file://{place}/")
+
+
+def test_pyiceberg_gets_no_manifests_by_which_it_would_lose_rows(tmp_path: Path) -> None:
+    flags = ("--http-port", 0, "--workers", 1, "-o", f"iceberg-manifests={tmp_path / 'manifests'}")
+    with serving(tmp_path, *flags) as server:
+        register(server, "lake", "parquet", parquet(tmp_path / "lake"))
+        for _ in range(2):  # whoever is served first
+            assert list_of(metadata_of(server, "lake", "PyIceberg/0.9.1")).endswith("planned-by-the-server.avro")
+            assert list_of(metadata_of(server, "lake")).startswith(f"file://{tmp_path}/manifests/")
+        base = re.findall(r"pages on (http://[^/]+/)", server.log.read_text())[-1]
+        table = RestCatalog("door", uri=f"{base}iceberg").load_table("lake.default.t")
+        assert str(table.metadata.snapshots[0].manifest_list).endswith("planned-by-the-server.avro")
+        assert table.scan(row_filter="id > 4").to_arrow().num_rows == 15
 
 
 def test_nothing_is_written_into_a_lake(tmp_path: Path) -> None:
