@@ -30,7 +30,7 @@ class Access:
         Raises:
             PermissionDenied: The caller does not have it.
         """
-        if not principal.may(scope):
+        if scope not in principal.scopes:
             yours = ", ".join(sorted(principal.scopes)) or "none"
             raise PermissionDenied(f"this needs the scope {scope}", hint=f"yours: {yours}")
 

@@ -123,7 +123,7 @@ class Queries:
         schema = request.flight.schema
         conditions = [source.where]
         if request.node is not None:
-            condition, own = to_sql(request.node, schema, lambda name: source.columns[name])
+            condition, own = to_sql(request.node, schema, source.columns.__getitem__)
             conditions.append(condition)
             parameters += own
         if request.part is not None:
