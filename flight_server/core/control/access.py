@@ -30,7 +30,7 @@ class Access:
         Raises:
             PermissionDenied: The caller does not have it.
         """
-        if scope not in principal.scopes:
+        if not principal.may(scope):
             yours = ", ".join(sorted(principal.scopes)) or "none"
             raise PermissionDenied(f"this needs the scope {scope}", hint=f"yours: {yours}")
 
