@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from store import staged_listings, stats_store
@@ -91,7 +93,7 @@ def test_rows_that_are_absent_are_ended_by_file_and_by_column(store):
     put(store, FLIGHT, many(1, 5, columns=3))
     put(store, FLIGHT, many(1, 7, snapshot=2))
     table = many(1, 6, snapshot=3)
-    put(store, FLIGHT, table.filter(stats_store.pc.less(table["file_path"], "f5")), "replace_snapshot")
+    put(store, FLIGHT, table.filter(pc.less(table["file_path"], "f5")), "replace_snapshot")
     assert (seen(store), seen(store, 2), seen(store, 3)) == (content(1, 5, 3), content(1, 7), content(1, 5))
     assert store.database.rows("SELECT count(*) FROM stats_file_columns") == [(15 + 4,)]
 
@@ -99,7 +101,7 @@ def test_rows_that_are_absent_are_ended_by_file_and_by_column(store):
 def test_different_rows_for_a_target_in_two_pieces_are_refused(store):
     table = many()
     with pytest.raises(InvalidArgument, match="two different rows for one target"):
-        store.put([Put(FLIGHT, stats_store.pa.concat_tables([table, many(2, 1)]))])
+        store.put([Put(FLIGHT, pa.concat_tables([table, many(2, 1)]))])
     assert store.find(("c", "s", "t")) is None
     put(store, FLIGHT, table)
     assert seen(store) == content()
@@ -195,6 +197,6 @@ def test_rows_that_pieces_cannot_store_are_stored_by_one_transaction(store):
     put(store, FLIGHT, many())
     put(store, FLIGHT, many(snapshot=2))
     assert put(store, FLIGHT, many(2), "upsert") == Counts(12, 0, 0, 12), "the snapshot's listing is not the newest"
-    two = stats_store.pa.concat_tables([many(snapshot=3), many(snapshot=4)])
+    two = pa.concat_tables([many(snapshot=3), many(snapshot=4)])
     assert put(store, FLIGHT, two) == Counts(24, 24, 0, 0)
     assert (seen(store), seen(store, 2), seen(store, 4)) == (content(2), content(), content())

@@ -47,6 +47,6 @@ def test_blocks_run_in_order(tmp_path, monkeypatch):
 def test_links_point_to_sections():
     headings = {
         re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-")
-        for line in re.findall(r"^## (.*)$", DOCUMENT, re.MULTILINE)
+        for line in re.findall(r"^##+ (.*)$", DOCUMENT, re.MULTILINE)
     }
     assert set(re.findall(r"\]\(#([^)]*)\)", DOCUMENT)) <= headings
