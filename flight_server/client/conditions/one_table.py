@@ -45,6 +45,22 @@ class TableCondition:
 
 def plan(node: Node | None, schema: pa.Schema) -> TableCondition:
     """Decomposes a condition on a flight's rows."""
+    names, indexed, rest = _parted(node, schema)
+    # other terms may determine a part of the name too, such as an Or of equal names
+    allowed = tuple(names[name] if name in names else tree.equal_values(node, name) for name in NAMES)
+    single = [next(iter(values)) for values in allowed if values is not None and len(values) == 1]
+    if len(single) < len(NAMES) or not set(schema.names).issuperset(NAMES):
+        return TableCondition(None, allowed=allowed)
+    name = single[0], single[1], single[2]
+    left = And(tuple(rest)) if len(rest) > 1 else rest[0] if rest else None
+    if indexed is None:
+        return TableCondition(name, rest=left, schema=schema, allowed=allowed)
+    return TableCondition(name, tree.folded(indexed.column), _values(indexed, schema), left, schema, allowed)
+
+
+def _parted(node: Node | None, schema: pa.Schema) -> tuple[dict[str, Set[str]], Leaf | None, list[Node]]:
+    """The values that single terms allow for parts of the name, by column; a term about an indexed column, and all
+    other terms."""
     names: dict[str, Set[str]] = {}
     indexed: Leaf | None = None
     rest: list[Node] = []
@@ -58,16 +74,7 @@ def plan(node: Node | None, schema: pa.Schema) -> TableCondition:
             indexed = leaf
         else:
             rest.append(part)
-    # other terms may determine a part of the name too, such as an Or of equal names
-    allowed = tuple(names[name] if name in names else tree.equal_values(node, name) for name in NAMES)
-    single = [next(iter(values)) for values in allowed if values is not None and len(values) == 1]
-    if len(single) < len(NAMES) or not set(schema.names).issuperset(NAMES):
-        return TableCondition(None, allowed=allowed)
-    name = single[0], single[1], single[2]
-    left = And(tuple(rest)) if len(rest) > 1 else rest[0] if rest else None
-    if indexed is None:
-        return TableCondition(name, rest=left, schema=schema, allowed=allowed)
-    return TableCondition(name, tree.folded(indexed.column), _values(indexed, schema), left, schema, allowed)
+    return names, indexed, rest
 
 
 def _values(leaf: Leaf, schema: pa.Schema) -> tuple[Any, ...]:
