@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from store.model.errors import InvalidArgument, StatflightError, UpstreamError
 
-IDENTITY: Final = "replica.json"  # the first object of a place; a directory without it is out of reach, not empty
+IDENTITY: Final = "replica.json"  # the first object of most places
 
 
 class Use(NamedTuple):
@@ -26,11 +26,16 @@ class Use(NamedTuple):
         name: Its name in messages.
         code: Code of the errors of one that is out of reach.
         call_seconds: Longest request to an object store.
+        mark: The first object of a directory, without which it is out of reach, as a disk that is not mounted; None if
+            a directory that is not there is an empty one.
+        mode: Of the folders of a directory.
     """
 
     name: str
     code: str
     call_seconds: int
+    mark: str | None = IDENTITY
+    mode: int = 0o700
 
 
 REPLICA: Final = Use("replica", "REPLICA", 20)  # a request that hangs must not outlive the lease for long
@@ -71,9 +76,9 @@ def open_place(url: str, use: Use = REPLICA) -> Place:
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
-        return Directory(url, Path(url).expanduser().absolute())
+        return Directory(url, Path(url).expanduser().absolute(), use)
     if scheme == "file":
-        return Directory(url, Path(rest))
+        return Directory(url, Path(rest), use)
     if scheme not in ("s3", "s3a", "gs", "az", "abfs", "abfss"):
         raise InvalidArgument(f'{use.name} "{url}": cannot be written to', hint="a directory, s3://, gs:// or abfss://")
     if find_spec("obstore") is None:
@@ -81,7 +86,7 @@ def open_place(url: str, use: Use = REPLICA) -> Place:
     return Bucket(url, use)
 
 
-def _out_of_reach(url: str, error: Exception, use: Use = REPLICA) -> UpstreamError:
+def _out_of_reach(url: str, error: Exception, use: Use) -> UpstreamError:
     reason = (error.strerror if isinstance(error, OSError) else None) or next(iter(str(error).splitlines()), "")[:300]
     return UpstreamError(f'{use.name} "{url}": {reason or type(error).__name__}', code=use.code)
 
@@ -89,19 +94,20 @@ def _out_of_reach(url: str, error: Exception, use: Use = REPLICA) -> UpstreamErr
 class Directory(Place):
     """A place in a file system. An object is written under another name, synced, and then linked to its own."""
 
-    def __init__(self, url: str, root: Path):
-        self.url, self._root = url, root
+    def __init__(self, url: str, root: Path, use: Use = REPLICA):
+        self.url, self._root, self._use = url, root, use
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise _out_of_reach(self.url, error) from None
+            raise _out_of_reach(self.url, error, self._use) from None
 
     def _look(self) -> None:
-        """Fails if the place is not there, such as a disk that is not mounted."""
-        (self._root / IDENTITY).stat()
+        """Fails if the place is not there."""
+        if self._use.mark is not None:
+            (self._root / self._use.mark).stat()
 
     def create(self, name: str, data: bytes) -> bool:
         path = self._root / name
@@ -109,9 +115,9 @@ class Directory(Place):
         with self._reaching():
             if path.exists():
                 return False
-            if name != IDENTITY:
+            if name != self._use.mark:
                 self._look()
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=self._use.mode)
             try:
                 with partial.open("xb") as file:
                     file.write(data)
@@ -131,7 +137,7 @@ class Directory(Place):
             try:
                 return (self._root / name).read_bytes()
             except FileNotFoundError:
-                if name != IDENTITY:
+                if name != self._use.mark:
                     self._look()
                 return None
 
@@ -166,7 +172,10 @@ class Directory(Place):
         with self._reaching():
             path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # others are in it
-                path.parent.rmdir()
+                for folder in path.parents:
+                    if folder == self._root:
+                        break
+                    folder.rmdir()
 
     def is_empty(self) -> bool:
         with self._reaching():

@@ -2,92 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
+from capture.connectors.storage.places import ALIASES
 from store.duckdb.database import Database
-from store.model.errors import InvalidArgument, UpstreamError
-from store.places import Use, open_place
+from store.model.errors import InvalidArgument
+from store.places import Place, Use, open_place
 
-_USE: Final = Use("iceberg-manifests", "UPSTREAM", 20)
-_SAME_SCHEME: Final = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "abfss", "wasbs": "abfss"}
-
-
-class ManifestPlace(Protocol):
-    """A directory or bucket; methods raise `UpstreamError` if it is away."""
-
-    url: str
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Stores an object whole, or not at all; False if there is one of this name."""
-
-    def names(self, folder: str) -> list[str]:
-        """The sorted full names of all objects below a folder."""
-
-    def folders(self, folder: str) -> list[str]:
-        """The sorted names of the folders directly in a folder."""
-
-    def delete(self, name: str) -> None:
-        """Deletes an object, if it is there."""
+_USE: Final = Use("iceberg-manifests", "UPSTREAM", 20, mark=None, mode=0o777)  # engines read it too
 
 
-class Folder(ManifestPlace):
-    """A directory, whose files others may read as the process's umask lets them."""
-
-    def __init__(self, root: Path):
-        self._root = root
-        self.url = f"file://{root}"
-
-    @contextlib.contextmanager
-    def _reaching(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise UpstreamError(f'iceberg-manifests "{self.url}": {reason}', code=_USE.code) from None
-
-    def create(self, name: str, data: bytes) -> bool:
-        path = self._root / name
-        with self._reaching():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f".{uuid.uuid4().hex}")
-            try:
-                with partial.open("xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.link(partial, path)
-            except FileExistsError:
-                return False
-            finally:
-                partial.unlink(missing_ok=True)
-        return True
-
-    def names(self, folder: str) -> list[str]:
-        with self._reaching():
-            found = (path for path in (self._root / folder).rglob("*") if path.is_file())
-            return sorted(str(path.relative_to(self._root)) for path in found if not path.name.startswith("."))
-
-    def folders(self, folder: str) -> list[str]:
-        with self._reaching():
-            path = self._root / folder
-            return sorted(entry.name for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else []
-
-    def delete(self, name: str) -> None:
-        path = self._root / name
-        with self._reaching():
-            path.unlink(missing_ok=True)
-            for folder in list(path.parents)[:2]:
-                with contextlib.suppress(OSError):  # others are in it
-                    folder.rmdir()
-
-
-def place_at(location: str) -> ManifestPlace:
+def place_at(location: str) -> Place:
     """The place at a path or URL.
 
     Raises:
@@ -95,7 +23,7 @@ def place_at(location: str) -> ManifestPlace:
     """
     scheme, separator, rest = location.partition("://")
     if not separator or scheme == "file":
-        return Folder(Path(rest if separator else location).expanduser().absolute())
+        location = f"file://{Path(rest if separator else location).expanduser().absolute()}"
     return open_place(location.rstrip("/"), _USE)
 
 
@@ -124,7 +52,7 @@ def _plain(location: str) -> str:
     scheme, separator, rest = location.partition("://")
     if not separator:
         scheme, rest = "file", location.removeprefix("file:")
-    scheme = _SAME_SCHEME.get(scheme.lower(), scheme.lower())
+    scheme = ALIASES.get(scheme.lower(), scheme.lower())
     if scheme == "file":
         rest = os.path.realpath(Path(rest).expanduser())
     return f"{scheme}://{re.sub('/+', '/', rest).rstrip('/')}"

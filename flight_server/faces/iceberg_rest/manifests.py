@@ -43,7 +43,7 @@ from pyiceberg.typedef import Record
 
 from flight_server.faces.iceberg_rest import made_up
 from flight_server.faces.iceberg_rest.column_bounds import bounds_of
-from flight_server.faces.iceberg_rest.manifest_place import ManifestPlace, check_outside
+from flight_server.faces.iceberg_rest.manifest_place import check_outside
 from flight_server.faces.iceberg_rest.partitions import single_value
 from flight_server.faces.iceberg_rest.tables import url, values_of
 from flight_server.planning.listings import Listing, data_files
@@ -55,6 +55,7 @@ from store.history.file_spans import listed_rows
 from store.model.catalog_entries import TableEntry
 from store.model.errors import StatflightError, Unimplemented, UpstreamError
 from store.model.freshness import prunes_sql
+from store.places import Place
 
 log = logging.getLogger("statflight.server")
 
@@ -97,7 +98,7 @@ class Manifests:
         place: A directory or bucket of the server's own.
     """
 
-    def __init__(self, place: ManifestPlace, database: Database, planner: ScanPlanner):
+    def __init__(self, place: Place, database: Database, planner: ScanPlanner):
         self._place, self._database, self._planner = place, database, planner
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._away_until, self._outages = 0.0, 0

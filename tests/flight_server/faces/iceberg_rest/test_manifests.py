@@ -12,7 +12,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestEntry, ManifestFile, read_manifest_list
 
 from flight_server.faces.iceberg_rest import manifests as module
-from flight_server.faces.iceberg_rest.manifest_place import Folder, check_outside, place_at
+from flight_server.faces.iceberg_rest.manifest_place import check_outside, place_at
 from flight_server.faces.iceberg_rest.manifests import WITHOUT, Manifests
 from flight_server.faces.iceberg_rest.tables import Tables
 from store.model.errors import InvalidArgument, UpstreamError
@@ -99,7 +99,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def written(app: Any, root: Path) -> tuple[dict[str, Any], str | None]:
-    manifests = Manifests(Folder(root), app.database, app.parts["planning"].planner)
+    manifests = Manifests(place_at(str(root)), app.database, app.parts["planning"].planner)
     return manifests.add_to(DOCUMENT, app.catalog.get("lake.s.t"), 1, FIELDS)
 
 
@@ -208,7 +208,7 @@ def test_a_partition_value_that_iceberg_lacks_is_a_reason(root):
 
 def test_a_place_that_cannot_be_written_is_told_once_a_while(app, tmp_path):
     (tmp_path / "file").write_text("no directory")
-    manifests = Manifests(Folder(tmp_path / "file/x"), app.database, app.parts["planning"].planner)
+    manifests = Manifests(place_at(str(tmp_path / "file/x")), app.database, app.parts["planning"].planner)
     table, before = app.catalog.get("lake.s.t"), manifests.period()
     for _ in range(2):
         document, url = manifests.add_to(DOCUMENT, table, 1, FIELDS)
@@ -219,10 +219,10 @@ def test_a_place_that_cannot_be_written_is_told_once_a_while(app, tmp_path):
 
 
 def test_lists_of_other_snapshots_go_after_a_while_and_those_of_unknown_tables_stay(app, root):
-    manifests = Manifests(Folder(root), app.database, app.parts["planning"].planner)
+    manifests = Manifests(place_at(str(root)), app.database, app.parts["planning"].planner)
     table = app.catalog.get("lake.s.t")
     _, url = manifests.add_to(DOCUMENT, table, 1, FIELDS)
-    place, current = Folder(root), str(url).removeprefix(f"file://{root}/")
+    place, current = place_at(str(root)), str(url).removeprefix(f"file://{root}/")
     folder = current.rsplit("/", 2)[0]
     others = [f"{folder}/{9:016x}-{0:032x}/{name}" for name in ("snap.avro", "a.avro")]
     unknown = f"tables/{0:032x}/{1:016x}-{0:032x}/snap.avro"
@@ -240,7 +240,7 @@ def test_lists_of_other_snapshots_go_after_a_while_and_those_of_unknown_tables_s
 
 
 def test_files_are_written_whole_or_not_and_never_anew(tmp_path):
-    place = Folder(tmp_path)
+    place = place_at(str(tmp_path))
     assert place.create("a/b", b"1") and not place.create("a/b", b"2")
     assert (tmp_path / "a/b").read_bytes() == b"1" and place.names("a") == ["a/b"]
     assert place.names("none") == place.folders("none") == []
