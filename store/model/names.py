@@ -89,9 +89,6 @@ def column_key(path: Sequence[str]) -> str:
 
     `("a", "b")` gives `a.b` and `("a.b",)` gives `"a.b"`; these two columns share the `column_name` `a.b`.
     """
-    key = ".".join(path)
-    if '"' not in key and key.count(".") == len(path) - 1:  # as of nearly all
-        return key
     return ".".join([quote(part) if "." in part or '"' in part else part for part in path])
 
 

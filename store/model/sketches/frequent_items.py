@@ -20,7 +20,6 @@ from store.model.sketches.murmur3 import Longs
 FREQUENT_LG: Final = 8  # binary logarithm of the declared size of the hash map, of which three quarters are used
 FREQUENT_ITEMS_KEPT: Final = 3 << (FREQUENT_LG - 2)
 _FEW: Final = 8  # sketches that are merged faster by a plain loop
-_SIZES: Final = [size.to_bytes(4, "little") for size in range(64)]  # of most items
 
 
 class FrequentItem(NamedTuple):
@@ -72,11 +71,7 @@ def frequent(items: Sequence[bytes], weights: Sequence[int], total: int, offset:
     size = max(3, (len(pairs) * 4 // 3).bit_length())
     head = struct.pack("<BBBBBxxxIIQQ", 4, 1, 10, max(FREQUENT_LG, size), size, len(pairs), 0, total, offset)
     weighed = struct.pack(f"<{len(pairs)}Q", *[-w for w, _ in pairs])
-    parts = [head, weighed]
-    for _, item in pairs:
-        size = len(item)
-        parts += (_SIZES[size] if size < len(_SIZES) else size.to_bytes(4, "little"), item)
-    return b"".join(parts)
+    return b"".join([head, weighed, *[len(item).to_bytes(4, "little") + item for _, item in pairs]])
 
 
 def read_frequent(data: bytes) -> tuple[dict[str, int], int, int]:
