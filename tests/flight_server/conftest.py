@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the command line: a fake server, and a function that runs a command against it."""
+"""Fixtures: a database in memory; for the command line a fake server, and a function that runs a command against it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ import sys
 import pytest
 
 from flight_server import cli
+from store.duckdb.database import Database
+from store.duckdb.opening import MEMORY
 from tests.flight_server.command_line import KEY, column_row, serve_tables
 from tests.flight_server.fake_server import FakeServer
+
+
+@pytest.fixture
+def database():
+    """A database in memory."""
+    opened = Database(MEMORY)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

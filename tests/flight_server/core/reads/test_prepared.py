@@ -13,13 +13,6 @@ from store.model.errors import ShuttingDown
 SQL = "SELECT $1::BIGINT + $2::BIGINT, current_setting('threads') > 0"
 
 
-@pytest.fixture
-def database():
-    database = Database(MEMORY)
-    yield database
-    database.close()
-
-
 def test_statements_run_again_and_beside_others(database):
     prepared = Prepared(database)
     for number in (1, 2, 2**62):

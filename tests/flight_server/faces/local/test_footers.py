@@ -11,15 +11,6 @@ import pytest
 from capture.connectors.footers.kept import footers_of, keeping
 from capture.connectors.footers.metadata import read_bytes, schema_in
 from flight_server.faces.local.footers import KEPT_FOR, StoredFooters
-from store.duckdb.database import Database
-from store.duckdb.opening import MEMORY
-
-
-@pytest.fixture
-def database():
-    opened = Database(MEMORY)
-    yield opened
-    opened.close()
 
 
 def test_a_footer_is_that_of_the_same_file_alone(database):
