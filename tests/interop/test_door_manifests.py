@@ -37,7 +37,7 @@ SKIPPED: Final = {
     "bounds of a decimal": ("price >= 14.5", (51,)),
     "bounds of an instant": ("moment = TIMESTAMP '2026-01-01 03:00:00'", None),
 }
-"""What leaves files out → a condition, and the ids for which it holds; None for those of brute force."""
+"""Why files are left out → a condition, and the ids of its rows; None where brute force has to find them."""
 
 
 class Served(NamedTuple):

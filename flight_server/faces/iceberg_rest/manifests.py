@@ -262,7 +262,7 @@ class Manifests:
 
 
 class _Told(NamedTuple):
-    """What the manifests of a snapshot tell of each file.
+    """How a file of a snapshot is described in a manifest.
 
     Attributes:
         specs: Id → spec; that of a file lacks the columns of the partition which are null, see `made_up`.
@@ -279,7 +279,7 @@ class _Told(NamedTuple):
 
     @classmethod
     def of(cls, document: Mapping[str, Any], fields: Mapping[int, int]) -> _Told:
-        """What is told of the files of made-up metadata."""
+        """The description of files that suits made-up metadata."""
         metadata = TableMetadataUtil.parse_obj(dict(document))
         schema, spec = metadata.schema(), metadata.spec()
         types_of = {field_id: schema.find_field(field_id).field_type for field_id in fields.values()}

@@ -52,7 +52,7 @@ class IcebergRest(Part):
         return {"/iceberg": Door(self._app, context.guard, capture, self._manifests)}
 
     def _made_manifests(self, app: App) -> Manifests | None:
-        """What writes manifests; None if the settings name no place for them."""
+        """The writer of manifests; None if the settings name no place for them."""
         location = self.settings.of_parts.get("iceberg_manifests")
         if location is None or "planning" not in app.parts:
             return None

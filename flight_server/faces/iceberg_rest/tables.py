@@ -99,7 +99,7 @@ class Served:
 
 
 class ManifestWriter(Protocol):
-    """What writes manifests of made-up metadata, see `manifests.Manifests`."""
+    """Writes manifests of made-up metadata; see `manifests.Manifests`."""
 
     def period(self) -> tuple[int, int]:
         """Numbers that change when lists must be looked for again."""
